@@ -1,0 +1,1 @@
+"""The configuration: one folder a group, one file an option. Hydra finds it through this file."""

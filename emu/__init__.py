@@ -1,0 +1,1 @@
+"""The emulator: the engine on asyncio, moving real bytes."""

@@ -1,0 +1,1 @@
+"""Hardware: GPUs and RDMA NICs."""

@@ -1,0 +1,13 @@
+"""One guard: an archive unpacked without symlinks must not install a SmartGen without its backends."""
+
+from pathlib import Path
+
+from setuptools import setup
+
+for name in ("sim", "emu", "hw", "conf"):
+    if not (Path(__file__).parent / "smartgen" / name / "__init__.py").is_file():
+        raise SystemExit(
+            f"smartgen: smartgen/{name} must be a link to ../{name}; unpack with a tool that keeps symlinks"
+        )
+
+setup()

@@ -1,0 +1,160 @@
+"""A simulated prefill node: durations for compute, flows for pushes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from smartgen.cost import Flow
+from smartgen.cost.shaper import Land, Posting, Shaper
+from smartgen.engine.messages import Assign, Fetch
+from smartgen.experiment import Experiment
+from smartgen.kv.geometry import Int
+from smartgen.metrics.records import Purpose, Recorder
+from smartgen.nodes.report import Parcel
+from smartgen.nodes.room import Room
+from smartgen.nodes.writers import Writers
+from smartgen.policy import Plan
+from smartgen.sim.runtime import SimRuntime, Wait
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimWrite:
+    """A WRITE or a reply on the simulated network: counts instead of bytes."""
+
+    parcel: Parcel
+    peer: int
+    blocks: Int
+    fetch_id: int | None = None
+
+
+_NO_BLOCKS = np.empty(0, dtype=np.int64)
+
+
+@dataclass(slots=True, eq=False)
+class _Pages:
+    """A request's KV at this node: block sizes in entries, and what a layer takes."""
+
+    assign: Assign
+    sizes: Int
+    layer_s: float
+    offload_s: float
+
+
+class SimPrefillNode:
+    """One GPU of a prefill host; its sends leave through the host's link."""
+
+    def __init__(
+        self,
+        runtime: SimRuntime,
+        experiment: Experiment,
+        number: int,
+        shaper: Shaper[SimWrite],
+        land: Land[SimWrite],
+        recorder: Recorder,
+    ) -> None:
+        self.name = f"prefill{number}"
+        self._runtime, self._experiment, self._recorder = runtime, experiment, recorder
+        self._shaper, self._land = shaper, land
+        self._number = number
+        self._link = f"host{number // experiment.cluster.gpus_per_host}"
+        self._cost, self._geometry = experiment.cost, experiment.geometry
+        self._room = Room(runtime, experiment.cluster.prefill_pool_tokens)
+        self._writers = Writers(runtime)
+        self._pages: dict[int, _Pages] = {}
+        self.drained = self._writers.drained
+
+    # -- prefill
+
+    async def reserve(self, assign: Assign, plan: Plan) -> None:
+        """Wait for room."""
+        await self._room.take(assign.prompt_tokens)
+        cost, geometry = self._cost, self._geometry
+        prefill_s = cost.prefill_s(assign.prompt_tokens, assign.cached_tokens)
+        layer_s = prefill_s / geometry.num_layers
+        new_bytes = (assign.prompt_tokens - assign.cached_tokens) * geometry.entry_bytes
+        self._pages[assign.request_id] = _Pages(
+            assign,
+            geometry.block_entries(assign.prompt_tokens),
+            layer_s,
+            cost.offload_s(new_bytes, layer_s),
+        )
+        row = self._recorder.request(assign.request_id)
+        row.prefill_node, row.prefill_start_s = self.name, self._runtime.now
+
+    def compute_layer(self, request_id: int, layer: int) -> Wait:
+        """Take a layer's share of the prefill."""
+        return self._runtime.after(self._pages[request_id].layer_s)
+
+    def offload(self, request_id: int, layer: int) -> Wait:
+        """Take what the copy adds to the computation it hides behind."""
+        return self._runtime.after(self._pages[request_id].offload_s)
+
+    def first_token(self, request_id: int) -> int:
+        """Note the time; simulated tokens are all 0."""
+        self._recorder.request(request_id).first_token_s = self._runtime.now
+        return 0
+
+    # -- pushes and fetches
+
+    def push(self, request_id: int, blocks: Int, layer: int | None) -> Posting[SimWrite]:
+        """Post blocks, and with a layer its metadata behind them."""
+        pages, experiment = self._pages[request_id], self._experiment
+        sizes = pages.sizes[blocks % self._geometry.blocks_per_layer]
+        entry_bytes, codec = self._geometry.entry_bytes, experiment.policy.codec
+        proactive = layer is not None
+        whole = pages.assign.prompt_tokens * entry_bytes
+        parcel = Parcel(
+            request_ids=(request_id,),
+            slots=(pages.assign.slot,),
+            purpose=Purpose.PROACTIVE if proactive else Purpose.SPECULATIVE,
+            source=self.name,
+            layer=layer,
+            num_blocks=len(blocks),
+            entries=(int(sizes.sum()),),
+            bytes_per_entry=entry_bytes * self._cost.wire_ratio(codec),
+            metadata_bytes=experiment.metadata_ratio * whole if proactive else 0.0,
+            messages=1 if codec != "none" else int(np.count_nonzero(sizes)),
+        )
+        pairs = 0 if codec != "none" else parcel.messages
+        size = parcel.data_bytes + parcel.metadata_bytes + pairs * experiment.network.pair_bytes
+        self._writers.begin(parcel.request_ids)
+        pieces = 1 if proactive else len(blocks)
+        return self._post(SimWrite(parcel, self._number, blocks), size, pieces, urgent=False)
+
+    async def serve_fetch(self, fetch: Fetch) -> None:
+        """Gather the rows, then send them back in one flow."""
+        parcel = Parcel(
+            request_ids=tuple(rows.request_id for rows in fetch.rows),
+            slots=tuple(rows.slot for rows in fetch.rows),
+            purpose=Purpose.ON_DEMAND,
+            source=self.name,
+            layer=fetch.layer,
+            num_blocks=0,
+            entries=tuple(rows.entries for rows in fetch.rows),
+            bytes_per_entry=self._geometry.entry_bytes,
+            metadata_bytes=0.0,
+            messages=1,
+        )
+        # from here on the requests count as written to: an abort waits for the reply
+        self._writers.begin(parcel.request_ids)
+        size = parcel.data_bytes
+        await self._runtime.after(self._cost.rpc_s + self._cost.gather_s(size))
+        self._post(SimWrite(parcel, self._number, _NO_BLOCKS, fetch.fetch_id), size, 1, urgent=True)
+
+    def _post(self, write: SimWrite, size: float, pieces: int, urgent: bool) -> Posting[SimWrite]:
+        layer = -1 if write.parcel.layer is None else write.parcel.layer
+        block = int(write.blocks[0]) if len(write.blocks) else -1
+        key = (self._number, write.parcel.request_ids[0], layer, block)
+        flow = Flow(key, self._link, "decode0", self.name, size, pieces, urgent)
+        return self._shaper.post(flow, write, self._landed)
+
+    def _landed(self, posting: Posting[SimWrite], first: int, stop: int) -> None:
+        self._land(posting, first, stop)
+        if posting.landed:
+            self._writers.end(posting.write.parcel.request_ids)
+
+    def release(self, request_id: int) -> None:
+        """Give the pages back."""
+        pages = self._pages.pop(request_id, None)
+        if pages is not None:
+            self._room.give(pages.assign.prompt_tokens)

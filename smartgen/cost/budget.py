@@ -1,0 +1,59 @@
+"""T_p and T_t of a batch, and the plan size that follows (Equation 2)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from smartgen.cost.cards import Network
+from smartgen.cost.cost import Cost
+from smartgen.kv import Geometry
+from smartgen.policy import Policy, proactive_budget
+from smartgen.workload import Request
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Computes how many blocks of each request are pushed during prefill."""
+
+    policy: Policy
+    geometry: Geometry
+    cost: Cost
+    network: Network
+    metadata_ratio: float
+    num_prefill_nodes: int
+
+    def prefill_s(self, requests: Sequence[Request]) -> float:
+        """T_p: from the batch's arrival to its last first token, requests dealt round robin."""
+        busy_s = [0.0] * self.num_prefill_nodes
+        for i, request in enumerate(requests):
+            busy_s[i % len(busy_s)] += self.cost.prefill_s(
+                request.prompt_tokens, request.cached_tokens
+            )
+        return max(busy_s)
+
+    def transfer_s(self, requests: Sequence[Request]) -> float:
+        """T_t: every block of the batch over the decoding node's link, without metadata."""
+        entries = sum(request.prompt_tokens for request in requests)
+        pairs = sum(min(r.prompt_tokens, self.geometry.blocks_per_layer) for r in requests)
+        layers = self.geometry.num_layers
+        size = entries * self.geometry.entry_bytes + pairs * self.network.pair_bytes
+        return layers * size / self.network.receiver_bytes_per_s
+
+    def metadata_s(self, requests: Sequence[Request]) -> float:
+        """Wire time of the selectors' metadata of the batch."""
+        entries = sum(request.prompt_tokens for request in requests)
+        size = self.geometry.num_layers * entries * self.geometry.entry_bytes
+        return self.metadata_ratio * size / self.network.receiver_bytes_per_s
+
+    def planned_blocks(self, requests: Sequence[Request]) -> int:
+        """K_r of each request of this batch."""
+        batch = list(requests)
+        if self.policy.budget_source == "frozen":
+            typical = sorted(batch, key=lambda r: r.prompt_tokens)[len(batch) // 2]
+            batch = [replace(typical, request_id=i) for i in range(self.policy.frozen_batch)]
+        return proactive_budget(
+            self.policy,
+            self.geometry,
+            self.prefill_s(batch),
+            self.transfer_s(batch),
+            self.metadata_s(batch),
+        )

@@ -1,0 +1,117 @@
+"""Drives a Wire with whatever clock it is given: simulated timeouts or an event loop's timers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from smartgen.cost.wire import Flow, Wire
+
+Write = TypeVar("Write")
+
+
+class Clock(Protocol):
+    """A clock that can call back; the runtime of a backend."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run's start."""
+
+    def call_at(self, when_s: float, callback: Callable[[float], None]) -> None:
+        """Call back with when_s once that time has come."""
+
+
+@dataclass(slots=True, eq=False)
+class Posting(Generic[Write]):
+    """A flow, what it carries, and what to do as its pieces land.
+
+    land(posting, first, stop) is called with the pieces [first, stop) that have arrived since the
+    last call; with the last of them, the posting is landed.
+    """
+
+    flow: Flow
+    write: Write
+    land: "Land[Write]"
+    landed_pieces: int = 0
+    flushed: bool = False
+    waited_s: float = 0.0
+
+    @property
+    def landed(self) -> bool:
+        """Whether all of it has arrived."""
+        return self.landed_pieces == self.flow.pieces
+
+
+Land: TypeAlias = Callable[[Posting[Write], int, int], None]
+
+
+class Shaper(Generic[Write]):
+    """Posts flows on a wire and has them land, one way later than the wire ends them."""
+
+    def __init__(self, clock: Clock, wire: Wire, one_way_s: float) -> None:
+        self._clock, self._wire, self._one_way_s = clock, wire, one_way_s
+        self._postings: dict[Flow, Posting[Write]] = {}
+        self._armed_s = float("inf")
+
+    def post(self, flow: Flow, write: Write, land: Land[Write]) -> Posting[Write]:
+        """Post now; land is called as pieces arrive, the last time when it is complete."""
+        now = self._clock.now
+        self._advance(now)
+        posting = self._postings[flow] = Posting(flow, write, land)
+        self._wire.post(now, flow)
+        self._arm()
+        return posting
+
+    def settle(self) -> None:
+        """Let everything that has arrived by now land, in whole pieces."""
+        now = self._clock.now
+        self._advance(now)
+        for posting in list(self._postings.values()):
+            if posting.flow.started_s < now:
+                pieces = posting.flow.landed_pieces(now - self._one_way_s)
+                if pieces > posting.landed_pieces:
+                    self._land(posting, pieces)
+
+    def drop(self, queue_pair: str) -> list[Posting[Write]]:
+        """Flush a queue pair: what has not landed never will. Returns what was dropped."""
+        self.settle()
+        self._wire.drop(self._clock.now, queue_pair)
+        dropped = [p for p in self._postings.values() if p.flow.queue_pair == queue_pair]
+        for posting in dropped:
+            posting.flushed = True
+            del self._postings[posting.flow]
+        self._arm()
+        return dropped
+
+    def _arm(self) -> None:
+        if self._wire.next_end_s < self._armed_s:
+            self._armed_s = self._wire.next_end_s
+            self._clock.call_at(self._armed_s, self._wake)
+
+    def _wake(self, when_s: float) -> None:
+        if when_s >= self._armed_s:
+            self._armed_s = float("inf")
+        self._advance(when_s)
+        self._arm()
+
+    def _advance(self, now: float) -> None:
+        for flow in self._wire.advance(now):
+            posting = self._postings[flow]
+            # what the network took longer than it would have with nothing else on it
+            posting.waited_s = flow.end_s - flow.posted_s - self._wire.alone_s(flow)
+            if self._one_way_s == 0:
+                self._land(posting, flow.pieces)
+            else:
+                self._clock.call_at(flow.end_s + self._one_way_s, self._late(posting))
+
+    def _late(self, posting: Posting[Write]) -> Callable[[float], None]:
+        def arrive(_: float) -> None:
+            if not posting.flushed and posting.flow in self._postings:
+                self._land(posting, posting.flow.pieces)
+
+        return arrive
+
+    def _land(self, posting: Posting[Write], pieces: int) -> None:
+        first, posting.landed_pieces = posting.landed_pieces, pieces
+        if posting.landed:
+            self._postings.pop(posting.flow, None)
+        posting.land(posting, first, pieces)

@@ -1,0 +1,160 @@
+"""A network without a clock: post a flow, ask when the next one ends, advance to a time.
+
+Bytes are conserved at both ends: at no time do the flows on a link exceed its rate, and every flow
+is re-timed whenever another one on its links starts or ends.
+
+Disciplines, at each receiving link:
+    fifo        one flow at a time, in order of posting: a fetch queues behind pushes already posted;
+    queue_pair  one flow at a time within a queue pair, max-min fair between queue pairs;
+    priority    urgent flows (fetches) preempt the others, in order of posting within each class.
+"""
+
+from bisect import insort
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+INFINITY = float("inf")
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """Bytes posted on one queue pair, delivered in order, as ``pieces`` equal parts.
+
+    key breaks ties between flows posted at the same instant: (node, request, layer, block, ...).
+    size is in wire bytes; the cost of messages is part of it.
+    """
+
+    key: tuple[int, ...]
+    source: str
+    destination: str
+    queue_pair: str
+    size: float
+    pieces: int = 1
+    urgent: bool = False
+    posted_s: float = 0.0
+    started_s: float = INFINITY
+    end_s: float = INFINITY
+    _since_s: float = 0.0
+    _remaining: float = 0.0
+    _rate: float = 0.0
+
+    def __lt__(self, other: "Flow") -> bool:
+        return (self.posted_s, self.key) < (other.posted_s, other.key)
+
+    def remaining(self, now: float) -> float:
+        """Wire bytes not yet delivered at now, which must not lie before the last change."""
+        return max(0.0, self._remaining - self._rate * (now - self._since_s))
+
+    def landed_pieces(self, now: float) -> int:
+        """Pieces delivered in full at now."""
+        if self.end_s <= now or self.size == 0:
+            return self.pieces
+        # a piece that lands at this very instant counts, whatever the last bit says
+        return int((1 - self.remaining(now) / self.size) * self.pieces + 1e-6)
+
+
+class Wire:
+    """Links and the flows on them. Times are seconds on any clock that does not go back.
+
+    rates: bytes per second of every link, by name; a flow uses its source and its destination.
+    """
+
+    def __init__(self, discipline: str, rates: Mapping[str, float]) -> None:
+        self._discipline = discipline
+        self._rates = dict(rates)
+        self._queues: dict[tuple[str, str], list[Flow]] = {}
+        self._active: list[Flow] = []
+        self.next_end_s = INFINITY
+        """When the next flow ends if nothing else is posted."""
+
+    def post(self, now: float, flow: Flow) -> None:
+        """Add a flow; call advance(now) first, so that nothing that ended is still queued."""
+        flow.posted_s = flow._since_s = now
+        flow._remaining = flow.size
+        queue = self._queues.setdefault(self._queue_of(flow), [])
+        # posted at the same instant, the key decides, unless the other has begun to move
+        insort(queue, flow, lo=sum(1 for other in queue[:1] if other.started_s < now))
+        if queue[0] is flow:
+            self._replan(now)
+
+    def advance(self, now: float) -> list[Flow]:
+        """Let time pass; return the flows that ended, in order of their end."""
+        ended: list[Flow] = []
+        while self.next_end_s <= now:
+            at = self.next_end_s
+            done = [flow for flow in self._active if flow.end_s <= at]
+            for flow in done:
+                self._queues[self._queue_of(flow)].remove(flow)
+            self._active = [flow for flow in self._active if flow.end_s > at]
+            ended += done
+            self._replan(at)
+        return ended
+
+    def drop(self, now: float, queue_pair: str) -> list[Flow]:
+        """Remove every flow of a queue pair, as flushing it does; return them."""
+        dropped = []
+        for queue in self._queues.values():
+            dropped += [flow for flow in queue if flow.queue_pair == queue_pair]
+            queue[:] = [flow for flow in queue if flow.queue_pair != queue_pair]
+        for flow in self._active:
+            flow._remaining, flow._since_s = flow.remaining(now), now
+        self._replan(now)
+        return dropped
+
+    def alone_s(self, flow: Flow) -> float:
+        """How long the flow would take with nothing else on its links."""
+        return flow.size / min(self._rates[flow.source], self._rates[flow.destination])
+
+    def _queue_of(self, flow: Flow) -> tuple[str, str]:
+        match self._discipline:
+            case "queue_pair":
+                return flow.destination, flow.queue_pair
+            case "priority":
+                return flow.destination, "urgent" if flow.urgent else "background"
+            case _:
+                return flow.destination, ""
+
+    def _replan(self, now: float) -> None:
+        heads = [queue[0] for queue in self._queues.values() if queue]
+        if self._discipline == "priority":
+            busy = {flow.destination for flow in heads if flow.urgent}
+            heads = [flow for flow in heads if flow.urgent or flow.destination not in busy]
+        rates = self._share(heads)
+        for flow in self._active:
+            if flow not in heads:
+                _retime(flow, now, 0.0)
+        for flow, rate in zip(heads, rates, strict=True):
+            _retime(flow, now, rate)
+        self._active = heads
+        self.next_end_s = min((flow.end_s for flow in heads), default=INFINITY)
+
+    def _share(self, flows: list[Flow]) -> list[float]:
+        """Max-min fair rates: the most loaded link fixes its flows, and the rest share on."""
+        if len(flows) == 1:
+            return [min(self._rates[flows[0].source], self._rates[flows[0].destination])]
+        rates = [0.0] * len(flows)
+        left = dict(self._rates)
+        open_flows = set(range(len(flows)))
+        while open_flows:
+            users: dict[str, list[int]] = {}
+            for i in sorted(open_flows):
+                for link in {flows[i].source, flows[i].destination}:
+                    users.setdefault(link, []).append(i)
+            share, link = min((left[link] / len(ids), link) for link, ids in users.items())
+            for i in users[link]:
+                rates[i] = share
+                open_flows.discard(i)
+                for used in {flows[i].source, flows[i].destination}:
+                    left[used] = max(0.0, left[used] - share)
+        return rates
+
+
+def _retime(flow: Flow, now: float, rate: float) -> None:
+    if rate == flow._rate:  # untouched flows keep their exact end
+        return
+    flow._remaining, flow._since_s, flow._rate = flow.remaining(now), now, rate
+    if rate > 0:
+        flow.started_s = min(flow.started_s, now)
+        flow.end_s = now + flow._remaining / rate
+    else:
+        flow.end_s = INFINITY

@@ -1,0 +1,6 @@
+"""The life of a request, as coroutines over protocols. Waits, and never measures how long."""
+
+from smartgen.engine.decode_role import DecodeRole
+from smartgen.engine.prefill_role import PrefillRole
+
+__all__ = ["DecodeRole", "PrefillRole"]

@@ -1,0 +1,158 @@
+"""The life of a request at a prefill node: computed layer by layer, pushed, then served."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from smartgen.engine.messages import (
+    Abort,
+    Assign,
+    Drained,
+    Failed,
+    Fetch,
+    Handover,
+    Idle,
+    PeerLost,
+    Release,
+)
+from smartgen.engine.protocols import Channel, Delivery, PrefillNode, Runtime, Scope
+from smartgen.errors import RequestFailed
+from smartgen.metrics.records import Recorder
+from smartgen.policy import Plan, Policy, Progress, speculate
+
+PlanOf = Callable[[Assign], Plan]
+"""A request's plan; pure, so that both roles come to the same one without sending it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Served:
+    """A request at this node."""
+
+    assign: Assign
+    plan: Plan
+    progress: Progress
+    scope: Scope
+    leaving: bool = False
+    last_planned: Delivery | None = None
+
+    @property
+    def plan_delivered(self) -> bool:
+        """Pushes of one request are in order, so the last planned one tells of all."""
+        return self.last_planned is not None and self.last_planned.landed
+
+
+class PrefillRole:
+    """One prefill node's program: it answers messages until its peer is lost or it is cancelled."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        node: PrefillNode,
+        channel: Channel,
+        policy: Policy,
+        plan_of: PlanOf,
+        recorder: Recorder,
+    ) -> None:
+        self._runtime, self._node, self._channel = runtime, node, channel
+        self._policy, self._plan_of, self._recorder = policy, plan_of, recorder
+        self._served: dict[int, _Served] = {}
+        self._waiting: deque[_Served] = deque()
+        self._arrived = runtime.event()
+        self._scope = runtime.scope()
+
+    async def run(self) -> None:
+        """Serve until the decoding node is lost."""
+        self._scope.spawn(self._listen())
+        self._scope.spawn(self._work())
+        await self._scope.join()
+
+    async def _listen(self) -> None:
+        while True:
+            match await self._channel.receive():
+                case Idle() as idle:
+                    self._speculate(idle)
+                case Fetch() as fetch:
+                    self._scope.spawn(self._node.serve_fetch(fetch))
+                case Assign() as assign:
+                    self._accept(assign)
+                case Release(request_id=request_id) | Abort(request_id=request_id):
+                    self._scope.spawn(self._leave(request_id))
+                case PeerLost():
+                    self._lose()
+                    return
+
+    def _accept(self, assign: Assign) -> None:
+        plan = self._plan_of(assign)
+        served = _Served(assign, plan, Progress(plan.num_planned), self._runtime.scope())
+        self._served[assign.request_id] = served
+        self._waiting.append(served)
+        self._arrived.set()
+
+    async def _work(self) -> None:
+        """Prefill the assigned requests one after the other: the GPU holds one at a time."""
+        while True:
+            while not self._waiting:
+                self._arrived = self._runtime.event()
+                await self._arrived.wait()
+            served = self._waiting.popleft()
+            if served.leaving:
+                continue
+            served.scope.spawn(self._prefill(served))
+            await served.scope.join()  # anything but a failed request is a fault of the program
+
+    async def _prefill(self, served: _Served) -> None:
+        assign, node = served.assign, self._node
+        request_id = assign.request_id
+        try:
+            await node.reserve(assign, served.plan)
+            for layer, blocks in enumerate(served.plan.by_layer):
+                await node.compute_layer(request_id, layer)
+                if self._policy.placement == "host":
+                    await node.offload(request_id, layer)
+                self._recorder.decide("push", request_id, 0, layer, *blocks.tolist())
+                served.last_planned = node.push(request_id, blocks, layer)
+            token = node.first_token(request_id)
+            self._channel.send(Handover(request_id, assign.epoch, token))
+        except RequestFailed as failure:
+            self._scope.spawn(self._fail(served, str(failure)))
+
+    def _speculate(self, idle: Idle) -> None:
+        """Push the next blocks of every request named, each within its own budget."""
+        for request_id, step in zip(idle.requests, idle.steps, strict=True):
+            served = self._served.get(request_id)
+            if served is None or served.leaving or not served.plan_delivered:
+                continue
+            blocks, served.progress = speculate(self._policy, served.plan, served.progress)
+            if len(blocks):
+                self._recorder.decide("speculate", request_id, step, idle.layer, *blocks.tolist())
+                self._node.push(request_id, blocks, None)
+
+    async def _leave(self, request_id: int) -> None:
+        """Stop writing for a request, wait for what is under way, and say so."""
+        served = self._served.get(request_id)
+        if served is None or served.leaving:
+            return
+        await self._drain(served)
+        self._channel.send(Drained(request_id, served.assign.epoch))
+
+    async def _fail(self, served: _Served, reason: str) -> None:
+        if served.leaving:
+            return
+        await self._drain(served)
+        self._channel.send(Failed(served.assign.request_id, served.assign.epoch, reason))
+
+    async def _drain(self, served: _Served) -> None:
+        served.leaving = True
+        served.scope.cancel()
+        await self._node.drained(served.assign.request_id)
+        self._node.release(served.assign.request_id)
+        del self._served[served.assign.request_id]
+
+    def _lose(self) -> None:
+        """The decoding node is gone: its queue pair is flushed, so nothing needs to drain."""
+        for served in self._served.values():
+            served.leaving = True
+            served.scope.cancel()
+            self._node.release(served.assign.request_id)
+        self._served.clear()
+        self._scope.cancel()

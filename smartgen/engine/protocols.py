@@ -1,0 +1,194 @@
+"""What the engine asks of the world it runs in. Three backends implement it; nothing here does.
+
+Awaiting an act of a Step means that later acts may use its result (stream order), not that a
+device has finished; only planned, landed, fetched and logits mean finished. Deadlines live in
+nodes and arrive as exceptions. The engine cannot invent time: there is no sleep.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from smartgen.engine.messages import Assign, Fetch, Message
+from smartgen.kv.geometry import Int
+from smartgen.policy import Plan
+from smartgen.workload import Request
+
+
+class Event(Protocol):
+    """Something that happens once."""
+
+    def set(self) -> None:
+        """Let it happen; again is no error."""
+
+    def wait(self) -> Awaitable[Any]:
+        """Return at once if it has happened, else when it does."""
+
+
+class Scope(Protocol):
+    """Tasks that live and end together: the first failure cancels the others."""
+
+    def spawn(self, task: Coroutine[Any, Any, None]) -> None:
+        """Start a task in this scope."""
+
+    def cancel(self) -> None:
+        """End every task of the scope."""
+
+    def join(self) -> Awaitable[None]:
+        """Wait until no task is left; raises the first failure."""
+
+
+class Runtime(Protocol):
+    """Concurrency without a clock to wait on."""
+
+    def event(self) -> Event:
+        """A new event."""
+
+    def scope(self) -> Scope:
+        """A new scope."""
+
+    def gather(self, *acts: Awaitable[Any]) -> Awaitable[None]:
+        """Run acts side by side until all are done; a failure cancels the others and is raised."""
+
+
+class Channel(Protocol):
+    """One end of an ordered stream of messages between two roles."""
+
+    def send(self, message: Message) -> None:
+        """Send; never waits."""
+
+    def receive(self) -> Awaitable[Message]:
+        """The next message."""
+
+
+class Delivery(Protocol):
+    """A posted push."""
+
+    @property
+    def landed(self) -> bool:
+        """Whether the decoding node has all of it."""
+
+
+class PrefillNode(Protocol):
+    """A node that prefills requests and then serves their KV."""
+
+    def reserve(self, assign: Assign, plan: Plan) -> Awaitable[None]:
+        """Wait for room in the node's pool."""
+
+    def compute_layer(self, request_id: int, layer: int) -> Awaitable[None]:
+        """Prefill one layer."""
+
+    def offload(self, request_id: int, layer: int) -> Awaitable[None]:
+        """Copy the layer's KV to host memory, from where it can be pushed."""
+
+    def first_token(self, request_id: int) -> int:
+        """The first output token, once every layer is computed."""
+
+    def push(self, request_id: int, blocks: Int, layer: int | None) -> Delivery:
+        """WRITE blocks, each followed by its mask values; never waits.
+
+        With a layer the push is proactive and ends with that layer's selector metadata; without
+        one it is speculative.
+        """
+
+    def serve_fetch(self, fetch: Fetch) -> Coroutine[Any, Any, None]:
+        """Gather the rows and post them to where they were asked for."""
+
+    def drained(self, request_id: int) -> Awaitable[Any]:
+        """Wait until no write for the request is in flight or being prepared."""
+
+    def release(self, request_id: int) -> None:
+        """Give the request's pages back."""
+
+
+class Split(Protocol):
+    """A layer's index, cut into local and remote; opaque but for whether anything is remote."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether some selected entry must be fetched."""
+
+
+class Step(Protocol):
+    """One iteration of a batch at the decoding node, act by act."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether anything is still remote or in flight; else run_local does the whole step."""
+
+    @property
+    def incomplete(self) -> Sequence[int]:
+        """Numbers of the batch's requests of which blocks are missing."""
+
+    def run_local(self) -> Awaitable[Any]:
+        """The whole iteration, logits included, with everything local."""
+
+    def project(self, layer: int) -> Awaitable[Any]:
+        """A layer's projections: queries, keys, values, output."""
+
+    def in_flight(self, layer: int) -> bool:
+        """Whether planned blocks or metadata of the layer are still on their way."""
+
+    def landed(self, layer: int) -> Awaitable[Any]:
+        """Wait until they have landed."""
+
+    def select(self, layer: int) -> Awaitable[Any]:
+        """Make the layer's index."""
+
+    def split(self, layer: int) -> Split:
+        """Look the index up in the mask and cut it."""
+
+    def load(self, split: Split) -> Awaitable[Any]:
+        """The local lane: gather in host memory, copy to the GPU."""
+
+    def fetch(self, split: Split) -> Sequence[tuple[int, Fetch]]:
+        """Prepare to receive the remote entries; returns what to ask of which prefill node."""
+
+    def fetched(self, split: Split) -> Awaitable[Any]:
+        """Wait until they are in GPU memory."""
+
+    def attend(self, layer: int) -> Awaitable[Any]:
+        """Attention over what was loaded and fetched."""
+
+    def feed_forward(self, layer: int) -> Awaitable[Any]:
+        """The layer's feed-forward."""
+
+    def logits(self) -> Awaitable[Any]:
+        """The batch's next tokens."""
+
+    def close(self) -> None:
+        """Commit: report the iteration."""
+
+
+class DecodeNode(Protocol):
+    """The node that decodes; its pool is where pushes land."""
+
+    def reserve(self, request: Request, peer: int, plan: Plan) -> Awaitable[int]:
+        """Wait for room in the pool; returns the slot that pushes are addressed to."""
+
+    def planned(self, slot: int) -> Awaitable[Any]:
+        """Wait until every planned block has landed, or the slot is flushed."""
+
+    def planned_layer(self, slot: int, layer: int) -> Awaitable[Any]:
+        """The same for one layer."""
+
+    def admit(self, slots: Sequence[int]) -> Awaitable[Any]:
+        """Take requests into the batch."""
+
+    def begin(self, slots: Sequence[int], steps: Sequence[int]) -> Step:
+        """Start an iteration; steps[i] says which of its own slots[i] takes, counted from 1."""
+
+    def finish(self, request_id: int, status: str) -> None:
+        """Note the outcome of a request: finished, aborted or failed."""
+
+    def flush(self, slot: int) -> None:
+        """End every wait for the slot's writers; its pages stay in quarantine."""
+
+    def lose(self, peer: int) -> None:
+        """A prefill node is gone, its queue pair flushed: end every wait for its replies."""
+
+    def release(self, slot: int) -> None:
+        """Give the slot's pages back: no writer is left."""
+
+
+Arrivals: TypeAlias = AsyncIterator[Sequence[Request] | int]
+"""Requests that arrive together (K_r is computed for them), or the number of one that is aborted."""

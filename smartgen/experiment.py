@@ -1,0 +1,282 @@
+"""An experiment: one inert value that says everything a backend needs to run it.
+
+It also derives what follows from its parts (geometry, costs, plans, draws), so that every backend
+derives the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from smartgen.cost import Cost, Gpu, Host, Network
+from smartgen.cost.budget import Budget
+from smartgen.cost.recursion import ClosedBatch
+from smartgen.engine.messages import Assign
+from smartgen.errors import SmartGenError, count, not_negative, one_of, truth
+from smartgen.kv import Geometry
+from smartgen.kv.geometry import Int
+from smartgen.metrics.records import Recorder
+from smartgen.model import Model
+from smartgen.policy import Plan, Policy, Profile, order_blocks
+from smartgen.selection import (
+    BlockDraw,
+    BlockSelection,
+    Draw,
+    ExponentDraw,
+    ExponentSelection,
+    Selector,
+)
+from smartgen.workload import Request, closed_batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Prefill nodes (one GPU each) on hosts that share a NIC, and one decoding node.
+
+    Pools are in tokens of prompt and output, null for unlimited. lost_s maps a prefill node's
+    number to the time at which it dies.
+    """
+
+    prefill_nodes: int
+    gpus_per_host: int
+    prefill_pool_tokens: int | None = None
+    decode_pool_tokens: int | None = None
+    lost_s: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        count("cluster.prefill_nodes", self.prefill_nodes)
+        count("cluster.gpus_per_host", self.gpus_per_host)
+        for name in ("prefill_pool_tokens", "decode_pool_tokens"):
+            if getattr(self, name) is not None:
+                count(f"cluster.{name}", getattr(self, name))
+        for node, at_s in self.lost_s.items():
+            if node not in range(self.prefill_nodes):
+                raise SmartGenError(
+                    f"cluster.lost_s names node {node!r}; it must be one of "
+                    f"0 to {self.prefill_nodes - 1}"
+                )
+            not_negative(f"cluster.lost_s.{node}", at_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A closed batch. prompt_tokens: one length for all, or a list with one for each request.
+
+    grows: whether generated entries add to attention and loading.
+    """
+
+    name: str
+    requests: int
+    prompt_tokens: int | Sequence[int]
+    output_tokens: int
+    cached_ratio: float
+    grows: bool = True
+    abort_s: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        count("workload.requests", self.requests)
+        truth("workload.grows", self.grows)
+        for tokens in self.lengths:
+            count("workload.prompt_tokens", tokens)
+        count("workload.output_tokens", self.output_tokens)
+        if len(self.lengths) != self.requests:
+            raise SmartGenError(
+                f"workload.prompt_tokens lists {len(self.lengths)} lengths; it must be one number "
+                f"or as many as workload.requests={self.requests}"
+            )
+
+    @property
+    def lengths(self) -> list[int]:
+        """The prompt length of every request."""
+        if isinstance(self.prompt_tokens, Sequence) and not isinstance(self.prompt_tokens, str):
+            return list(self.prompt_tokens)
+        return [self.prompt_tokens] * self.requests  # type: ignore[list-item]
+
+    def make(self) -> tuple[Request, ...]:
+        """The requests."""
+        return closed_batch(self.lengths, self.output_tokens, self.cached_ratio, self.abort_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Which long tables a run keeps."""
+
+    transfers: bool = False
+    decisions: bool = False
+
+    def __post_init__(self) -> None:
+        truth("record.transfers", self.transfers)
+        truth("record.decisions", self.decisions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything about a run but the world it runs in.
+
+    mask_update: live masks change as blocks land; iteration lets them change only between
+    iterations. profile: a file of measured importance, null for the selection law's own.
+    """
+
+    policy: Policy
+    selector: Selector
+    selection: BlockSelection | ExponentSelection
+    model: Model
+    gpu: Gpu
+    host: Host
+    network: Network
+    cluster: Cluster
+    workload: Workload
+    record: Record
+    blocks_per_layer: int
+    mask_update: str
+    seed: int
+    profile: str | None = None
+
+    def __post_init__(self) -> None:
+        one_of("mask_update", self.mask_update, ("live", "iteration"))
+        count("seed", self.seed, at_least=0)
+        count("blocks_per_layer", self.blocks_per_layer)
+        if self.profile is not None:
+            Profile.load(Path(self.profile)).check(self.geometry)
+        self.workload.make()
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """The model's cache, cut into blocks."""
+        return self.model.geometry(self.blocks_per_layer)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """Durations on this hardware."""
+        selector = self.selector
+        dense_layers = min(selector.dense_layers, self.model.num_hidden_layers)
+        return Cost(self.model, self.gpu, self.host, selector.looks_ahead, dense_layers)
+
+    @property
+    def metadata_ratio(self) -> float:
+        """Metadata bytes for each KV byte: none where nothing is selected."""
+        return self.selector.metadata_ratio if self.policy.selects else 0.0
+
+    @cached_property
+    def budget(self) -> Budget:
+        """How much is pushed during prefill."""
+        return Budget(
+            self.policy,
+            self.geometry,
+            self.cost,
+            self.network,
+            self.metadata_ratio,
+            self.cluster.prefill_nodes,
+        )
+
+    def draw(self, request_id: int, prompt_tokens: int) -> Draw:
+        """The selections of one request."""
+        geometry, selector, reuse = self.geometry, self.selector, self.policy.reuse
+        if isinstance(self.selection, ExponentSelection):
+            exponent = self.selection.exponent(self.policy.order)
+            return ExponentDraw(self.selection, geometry, selector, prompt_tokens, exponent, reuse)
+        return BlockDraw(
+            self.selection, geometry, selector, prompt_tokens, request_id, self.seed, reuse
+        )
+
+    def planner(self) -> "Planner":
+        """A new planner; each role has its own and both come to the same plans."""
+        return Planner(self)
+
+    def closed(self) -> ClosedBatch:
+        """The same closed batch for the recursion (selection=exponent only)."""
+        if not isinstance(self.selection, ExponentSelection):
+            raise SmartGenError("the recursion needs selection=exponent")
+        law, exponent = self.selection, self.selection.exponent(self.policy.order)
+        requests = self.workload.make()
+        nodes = self.cluster.prefill_nodes
+        return ClosedBatch(
+            policy=self.policy,
+            geometry=self.geometry,
+            cost=self.cost,
+            network=self.network,
+            requests=requests,
+            plans=self.planner().plans_of(requests),
+            prefill_nodes=[i % nodes for i in range(len(requests))],
+            metadata_ratio=self.metadata_ratio,
+            selected_ratio=self.selector.mean_ratio,
+            missing=lambda local, step: law.missing_ratio(
+                exponent, local, step, self.policy.reuse
+            ),
+            grows=self.workload.grows,
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a backend brings back: each node's recorder, and when the last thing happened."""
+
+    recorders: Sequence[Recorder]
+    makespan_s: float
+
+
+def links(network: Network, cluster: Cluster) -> dict[str, float]:
+    """Bytes a second of every link: out of each prefill host, into the decoding node."""
+    num_hosts = -(-cluster.prefill_nodes // cluster.gpus_per_host)
+    hosts = {f"host{i}": network.sender_bytes_per_s for i in range(num_hosts)}
+    return {**hosts, "decode0": network.receiver_bytes_per_s}
+
+
+class Planner:
+    """Plans of requests, derived from the experiment alone."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._common: Int | None = None
+        self._plans: dict[int, Plan] = {}
+
+    def plans_of(self, requests: Sequence[Request]) -> list[Plan]:
+        """Plans of requests that arrive together."""
+        planned = self._experiment.budget.planned_blocks(requests)
+        return [
+            self._plan(r.request_id, r.prompt_tokens, r.output_tokens, planned) for r in requests
+        ]
+
+    def plan_of(self, assign: Assign) -> Plan:
+        """The same plan, from what the assignment says."""
+        return self._plan(
+            assign.request_id, assign.prompt_tokens, assign.output_tokens, assign.num_planned
+        )
+
+    def _plan(self, request_id: int, prompt_tokens: int, output_tokens: int, planned: int) -> Plan:
+        experiment = self._experiment
+        if experiment.policy.order in ("random", "optimal"):
+            order = self._order(request_id, prompt_tokens, output_tokens)
+            return Plan(order, planned, experiment.blocks_per_layer)
+        if self._common is None:
+            self._common = self._order(request_id, prompt_tokens, output_tokens)
+        if planned not in self._plans:
+            self._plans[planned] = Plan(self._common, planned, experiment.blocks_per_layer)
+        return self._plans[planned]
+
+    def _order(self, request_id: int, prompt_tokens: int, output_tokens: int) -> Int:
+        experiment = self._experiment
+        geometry = experiment.geometry
+        importance = np.zeros((geometry.num_layers, geometry.blocks_per_layer))
+        policy = experiment.policy
+        if isinstance(experiment.selection, ExponentSelection):
+            policy = replace(policy, order="even")
+        elif policy.order == "profile":
+            importance = self._profile(experiment.selection).importance
+        elif policy.order == "optimal":
+            oracle = experiment.draw(request_id, prompt_tokens)
+            assert isinstance(oracle, BlockDraw)
+            importance = oracle.frequency(max(1, output_tokens - 1))
+        rng = np.random.default_rng([experiment.seed, 3, request_id])
+        return order_blocks(policy, geometry, importance, rng)
+
+    def _profile(self, selection: BlockSelection) -> Profile:
+        experiment = self._experiment
+        if experiment.profile is not None:
+            return Profile.load(Path(experiment.profile))
+        return selection.profile(experiment.geometry, experiment.selector, experiment.seed)
+
+

@@ -1,0 +1,1 @@
+"""From what nodes report to tables and summaries: schema 1."""

@@ -1,0 +1,146 @@
+"""What nodes report while they run: plain rows in memory, one recorder a node, merged at the end."""
+
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
+
+from smartgen.metrics.attribution import Shares
+
+
+class Purpose:
+    """Why bytes cross the network; the words used in tables, messages and plots."""
+
+    PROACTIVE = "proactive"
+    ON_DEMAND = "on_demand"
+    SPECULATIVE = "speculative"
+    METADATA = "metadata"
+
+
+@dataclass(slots=True)
+class RequestRow:
+    """What became of a request; times in seconds since the run's start, null where it never came."""
+
+    request_id: int
+    prefill_node: str | None = None
+    decode_node: str | None = None
+    status: str | None = None
+    arrival_s: float | None = None
+    prefill_start_s: float | None = None
+    first_token_s: float | None = None
+    plan_delivered_s: float | None = None
+    all_delivered_s: float | None = None
+    finish_s: float | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    planned_blocks: int | None = None
+    total_blocks: int | None = None
+    proactive_bytes: int | None = None
+    on_demand_bytes: int | None = None
+    speculative_bytes: int | None = None
+    metadata_bytes: int | None = None
+
+    def add_bytes(self, purpose: str, num_bytes: float) -> None:
+        """Count bytes that have crossed the network for a purpose."""
+        name = f"{purpose}_bytes"
+        setattr(self, name, (getattr(self, name) or 0) + round(num_bytes))
+
+
+class TokenRow(NamedTuple):
+    """One output token; tokens count from 1, the first is the prefill node's (iteration null)."""
+
+    request_id: int
+    token: int
+    time_s: float
+    iteration: int | None
+    token_id: int | None
+
+
+class IterationRow(NamedTuple):
+    """One decoding iteration: its critical path, and what it selected and moved."""
+
+    decode_node: str
+    iteration: int
+    start_s: float
+    end_s: float
+    batch_size: int
+    cached_tokens: int
+    shares: Shares
+    selected_entries: float
+    remote_entries: float
+    local_bytes: int
+    on_demand_bytes: int
+    speculative_bytes: int
+    messages: int
+    remote_blocks_left: int
+
+
+class TransferRow(NamedTuple):
+    """One posting on the network, when it was posted, when its first and last byte moved."""
+
+    request_id: int
+    purpose: str
+    source: str
+    destination: str
+    layer: int | None
+    blocks: int
+    entries: float
+    bytes: int
+    messages: int
+    posted_s: float
+    start_s: float
+    end_s: float
+    status: str
+
+
+class Decision(NamedTuple):
+    """A decision or a split, for comparing backends record by record."""
+
+    kind: str
+    request_id: int
+    step: int
+    layer: int
+    values: tuple[float, ...]
+
+
+@dataclass
+class Recorder:
+    """What one node has seen. wants_transfers and wants_decisions switch the long lists on."""
+
+    wants_transfers: bool = False
+    wants_decisions: bool = False
+    requests: dict[int, RequestRow] = field(default_factory=dict)
+    tokens: list[TokenRow] = field(default_factory=list)
+    iterations: list[IterationRow] = field(default_factory=list)
+    transfers: list[TransferRow] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+
+    def request(self, request_id: int) -> RequestRow:
+        """The row of a request, made when first asked for."""
+        row = self.requests.get(request_id)
+        if row is None:
+            row = self.requests[request_id] = RequestRow(request_id)
+        return row
+
+    def decide(self, kind: str, request_id: int, step: int, layer: int, *values: float) -> None:
+        """Log a decision, if decisions are wanted."""
+        if self.wants_decisions:
+            self.decisions.append(Decision(kind, request_id, step, layer, values))
+
+
+def merge(recorders: list[Recorder]) -> Recorder:
+    """One recorder for a run: rows of a request that several nodes reported become one."""
+    merged = Recorder()
+    for recorder in recorders:
+        for row in recorder.requests.values():
+            target = merged.request(row.request_id)
+            for column in fields(row):
+                value = getattr(row, column.name)
+                if value is not None:
+                    setattr(target, column.name, value)
+        merged.tokens += recorder.tokens
+        merged.iterations += recorder.iterations
+        merged.transfers += recorder.transfers
+        merged.decisions += recorder.decisions
+    merged.tokens.sort(key=lambda row: (row.request_id, row.token))
+    merged.transfers.sort(key=lambda row: (row.posted_s, row.end_s, row.request_id))
+    return merged

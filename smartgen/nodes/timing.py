@@ -1,0 +1,77 @@
+"""How long each act of an iteration takes, and what of it lies on the critical path."""
+
+from smartgen.cost import Cost
+from smartgen.cost.cost import LocalStep
+from smartgen.metrics.attribution import Attribution, Shares
+
+
+class StepTimer:
+    """Durations of one iteration's acts in seconds; each act is charged when it is asked for.
+
+    batch_tokens: cached tokens of the batch. Acts that end when something arrives are charged by
+    arrived and replied, afterwards.
+    """
+
+    __slots__ = ("_attribution", "_cost", "_local", "_select_s", "start_s")
+
+    def __init__(self, cost: Cost, start_s: float, batch_tokens: int) -> None:
+        self.start_s = start_s
+        self._cost, self._select_s = cost, cost.select_s(batch_tokens)
+        self._attribution = Attribution(start_s)
+        self._local: LocalStep | None = None
+
+    def local(self, parts: LocalStep) -> float:
+        """A whole iteration with nothing remote."""
+        self._local = parts
+        return sum(parts)
+
+    def project(self, now: float) -> float:
+        """Launches and projections of a layer."""
+        cost = self._cost
+        self._attribution.charge("overhead_s", now + cost.launch_s)
+        self._attribution.charge("attend_s", now + (cost.launch_s + cost.project_s))
+        return cost.launch_s + cost.project_s
+
+    def attend(self, now: float, num_bytes: float) -> float:
+        """Attention over so many bytes."""
+        seconds = self._cost.attend_s(num_bytes)
+        self._attribution.charge("attend_s", now + seconds)
+        return seconds
+
+    def select(self, now: float) -> float:
+        """Selection in one layer."""
+        self._attribution.charge("select_s", now + self._select_s)
+        return self._select_s
+
+    def load(self, now: float, num_bytes: float, layer: int) -> float:
+        """The local lane."""
+        seconds = self._cost.load_s(num_bytes, layer)
+        self._attribution.charge("local_wait_s", now + seconds)
+        return seconds
+
+    def feed_forward(self, now: float) -> float:
+        """A layer's feed-forward."""
+        seconds = self._cost.feed_forward_s
+        self._attribution.charge("feed_forward_s", now + seconds)
+        return seconds
+
+    def head(self, now: float) -> float:
+        """The language-model head."""
+        self._attribution.charge("feed_forward_s", now + self._cost.head_s)
+        return self._cost.head_s
+
+    def arrived(self, now: float) -> None:
+        """Planned blocks that a layer waited for are here."""
+        self._attribution.charge("remote_wait_s", now)
+
+    def replied(self, now: float, waited_s: float) -> None:
+        """A fetch is complete; its last reply waited so long behind other transfers."""
+        self._attribution.charge("remote_wait_s", now - waited_s)
+        self._attribution.charge("interference_s", now)
+
+    def shares(self, now: float) -> Shares:
+        """The iteration's critical path, up to now."""
+        if self._local is not None:
+            return Shares(**self._local._asdict())
+        self._attribution.charge("overhead_s", now)
+        return self._attribution.shares

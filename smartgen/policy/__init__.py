@@ -1,0 +1,17 @@
+"""What to push, in what order, when. Decides and never waits: no clock, no I/O but a profile's file."""
+
+from smartgen.policy.importance import Profile, block_importance
+from smartgen.policy.order import order_blocks
+from smartgen.policy.plan import Plan, Progress, proactive_budget, speculate
+from smartgen.policy.policy import Policy
+
+__all__ = [
+    "Plan",
+    "Policy",
+    "Profile",
+    "Progress",
+    "block_importance",
+    "order_blocks",
+    "proactive_budget",
+    "speculate",
+]

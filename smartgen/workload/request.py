@@ -1,0 +1,68 @@
+"""A request, and the closed batch: all arrive at once and decode together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from smartgen.errors import SmartGenError, count, not_negative, ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. cached_tokens of its prompt are found in the prefill node's prefix cache.
+
+    output_tokens counts the first token, which prefill makes. abort_s: when its client leaves.
+    """
+
+    request_id: int
+    arrival_s: float
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    abort_s: float | None = None
+
+    def __post_init__(self) -> None:
+        count("request.prompt_tokens", self.prompt_tokens)
+        count("request.cached_tokens", self.cached_tokens, at_least=0)
+        count("request.output_tokens", self.output_tokens)
+        if self.cached_tokens > self.prompt_tokens:
+            raise SmartGenError(
+                f"request.cached_tokens={self.cached_tokens} must not exceed "
+                f"request.prompt_tokens={self.prompt_tokens}"
+            )
+
+
+def closed_batch(
+    prompt_tokens: Sequence[int],
+    output_tokens: int,
+    cached_ratio: float,
+    abort_s: Mapping[int, float] | None = None,
+) -> tuple[Request, ...]:
+    """One request for every prompt length, all arriving at 0.
+
+    cached_ratio of each prompt is already cached at its prefill node (rounded down). abort_s maps
+    a request's number to the time at which its client leaves.
+    """
+    count("workload.requests", len(prompt_tokens))
+    ratio("workload.cached_ratio", cached_ratio)
+    aborts = dict(abort_s or {})
+    for number, at_s in aborts.items():
+        if number not in range(len(prompt_tokens)):
+            raise SmartGenError(
+                f"workload.abort_s names request {number!r}; it must be one of "
+                f"0 to {len(prompt_tokens) - 1}"
+            )
+        not_negative(f"workload.abort_s.{number}", at_s)
+    return tuple(
+        Request(i, 0.0, tokens, int(cached_ratio * tokens), output_tokens, aborts.get(i))
+        for i, tokens in enumerate(prompt_tokens)
+    )
+
+
+def timetable(requests: Sequence[Request]) -> list[tuple[float, Sequence[Request] | int]]:
+    """What arrives when: groups of requests that arrive together, and clients that leave."""
+    groups: dict[float, list[Request]] = {}
+    for request in requests:
+        groups.setdefault(request.arrival_s, []).append(request)
+    rows: list[tuple[float, Sequence[Request] | int]] = list(groups.items())
+    rows += [(r.abort_s, r.request_id) for r in requests if r.abort_s is not None]
+    return sorted(rows, key=lambda row: row[0])
