@@ -5,13 +5,11 @@ in all but two respects that keep layered simulation fast: it starts at once ins
 event, and whoever gathers it resumes in the same instant instead of through another one.
 """
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
 import simpy
 
-from smartgen.engine.messages import Message, decode, encode
 from smartgen.errors import SmartGenError
 
 
@@ -47,7 +45,7 @@ class SimEvent(simpy.Event):
 class Gather:
     """Acts side by side; duck-types what a Task waits for, so that it can be awaited like an event."""
 
-    _value = None
+    _value: Any = None
 
     def __init__(self, env: simpy.Environment, acts: tuple[Awaitable[Any], ...]) -> None:
         self.callbacks: list[Callable[[Any], None]] | None = []
@@ -71,7 +69,7 @@ class Gather:
         if self.callbacks is not None:
             yield self
         elif not self._ok:
-            raise self._value  # type: ignore[misc]
+            raise self._value
 
     def cancel(self) -> None:
         """End the children that are still running."""
@@ -88,7 +86,7 @@ class Gather:
     def _task_done(self, task: "Task") -> None:
         self._open -= 1
         if task.error is not None and self._ok and not isinstance(task.error, Cancelled):
-            self._ok, self._value, self._open = False, task.error, 0  # type: ignore[assignment]
+            self._ok, self._value, self._open = False, task.error, 0
             self.cancel()
         self._settle()
 
@@ -245,50 +243,3 @@ class SimRuntime:
                 ) from None
         if task.error is not None:
             raise task.error
-
-
-class SimChannel:
-    """One end of a pair; every message is serialised, so nothing crosses by reference."""
-
-    def __init__(self, runtime: SimRuntime, one_way_s: float) -> None:
-        self._runtime, self._one_way_s = runtime, one_way_s
-        self._inbox: deque[bytes] = deque()
-        self._arrived: SimEvent | None = None
-        self.other: SimChannel | None = None
-        self.cut = False
-        """Whether this end is dead: what it sends is lost."""
-
-    def send(self, message: Message) -> None:
-        """Send to the other end; it arrives one way later."""
-        if self.cut:
-            return
-        assert self.other is not None
-        self.other.deliver(message, self._one_way_s)
-
-    def deliver(self, message: Message, after_s: float) -> None:
-        """Serialise a message and take it in, now or after a while."""
-        self._take(encode(message), after_s)
-
-    def _take(self, data: bytes, after_s: float) -> None:
-        if after_s > 0:
-            at_s = self._runtime.now + after_s
-            self._runtime.call_at(at_s, lambda _: self._take(data, 0.0))
-            return
-        self._inbox.append(data)
-        if self._arrived is not None:
-            self._arrived.set()
-
-    async def receive(self) -> Message:
-        """The next message."""
-        while not self._inbox:
-            self._arrived = self._runtime.event()
-            await self._arrived
-            self._arrived = None
-        return decode(self._inbox.popleft())
-
-
-def channel_pair(runtime: SimRuntime, one_way_s: float) -> tuple[SimChannel, SimChannel]:
-    """Two connected ends."""
-    left, right = SimChannel(runtime, one_way_s), SimChannel(runtime, one_way_s)
-    left.other, right.other = right, left
-    return left, right

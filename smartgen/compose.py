@@ -25,9 +25,7 @@ def experiment_of(config: DictConfig) -> Experiment:
     plain: Any = OmegaConf.to_container(config, resolve=True)
     parts = {field.name: plain[field.name] for field in fields(Experiment)}
     parts["record"] = {"_target_": "smartgen.experiment.Record", **plain["record"]}
-    built = instantiate(
-        {"_target_": "smartgen.experiment.Experiment", **parts}, _convert_="object"
-    )
+    built = instantiate({"_target_": "smartgen.experiment.Experiment", **parts}, _convert_="object")
     assert isinstance(built, Experiment)
     return built
 

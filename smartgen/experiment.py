@@ -93,7 +93,7 @@ class Workload:
         """The prompt length of every request."""
         if isinstance(self.prompt_tokens, Sequence) and not isinstance(self.prompt_tokens, str):
             return list(self.prompt_tokens)
-        return [self.prompt_tokens] * self.requests  # type: ignore[list-item]
+        return [self.prompt_tokens] * self.requests
 
     def make(self) -> tuple[Request, ...]:
         """The requests."""
@@ -203,9 +203,7 @@ class Experiment:
             prefill_nodes=[i % nodes for i in range(len(requests))],
             metadata_ratio=self.metadata_ratio,
             selected_ratio=self.selector.mean_ratio,
-            missing=lambda local, step: law.missing_ratio(
-                exponent, local, step, self.policy.reuse
-            ),
+            missing=lambda local, step: law.missing_ratio(exponent, local, step, self.policy.reuse),
             grows=self.workload.grows,
         )
 
@@ -278,5 +276,3 @@ class Planner:
         if experiment.profile is not None:
             return Profile.load(Path(experiment.profile))
         return selection.profile(experiment.geometry, experiment.selector, experiment.seed)
-
-

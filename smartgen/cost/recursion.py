@@ -222,7 +222,9 @@ class _Recursion:
         if not fetched or policy.lanes == "none":
             return start_s + local_s
         remote_s = start_s + (local_s if policy.lanes == "serial" else 0.0)
-        posts = sorted((remote_s + self.one_way_s + (cost.rpc_s + cost.gather_s(n)), n) for n in fetched)
+        posts = sorted(
+            (remote_s + self.one_way_s + (cost.rpc_s + cost.gather_s(n)), n) for n in fetched
+        )
         for posted_s, size in posts:
             self.busy_s = max(self.busy_s, posted_s) + size / self.rate
         return max(start_s + local_s, self.busy_s + self.one_way_s)

@@ -2,8 +2,19 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from smartgen.engine.messages import Abort, Assign, Drained, Failed, Fetch, Handover, Idle, PeerLost, Release
+from smartgen.engine.messages import (
+    Abort,
+    Assign,
+    Drained,
+    Failed,
+    Fetch,
+    Handover,
+    Idle,
+    PeerLost,
+    Release,
+)
 from smartgen.engine.pipeline import Pipeline
 from smartgen.engine.protocols import Arrivals, Channel, DecodeNode, Runtime, Step
 from smartgen.metrics.records import Recorder
@@ -259,7 +270,7 @@ class DecodeRole:
                 self._finish(serving)
         self._batch = [serving for serving in self._batch if serving.state == RUNNING]
 
-    def _group(self, step: Step) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+    def _group(self, step: Step[Any]) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
         """Whom to tell of idleness in this iteration: peer, its requests, their steps."""
         incomplete = set(step.incomplete)
         groups: dict[int, list[_Serving]] = {}
@@ -273,7 +284,7 @@ class DecodeRole:
             for peer, group in groups.items()
         ]
 
-    def _announce(self, step: Step, layer: int) -> None:
+    def _announce(self, step: Step[Any], layer: int) -> None:
         for peer, requests, steps in self._idle_groups:
             if peer not in self._lost:
                 self._channels[peer].send(Idle(layer, requests, steps))

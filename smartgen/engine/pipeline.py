@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from smartgen.engine.messages import Fetch
 from smartgen.engine.protocols import Runtime, Split, Step
 
-Announce = Callable[[Step, int], None]
+Announce = Callable[[Step[Any], int], None]
 """Tell prefill nodes that a layer's attention starts."""
 
 Send = Callable[[int, Fetch], None]
@@ -29,7 +30,7 @@ class Pipeline:
     announce: Announce
     send: Send
 
-    async def run(self, step: Step) -> None:
+    async def run(self, step: Step[Any]) -> None:
         """All layers of one iteration."""
         layer_of = self._look_ahead if self.looks_ahead else self._in_turn
         for layer in range(self.num_layers):
@@ -37,7 +38,7 @@ class Pipeline:
             await step.project(layer)
             await layer_of(step, layer)
 
-    async def _look_ahead(self, step: Step, layer: int) -> None:
+    async def _look_ahead(self, step: Step[Any], layer: int) -> None:
         following = (layer + 1) % self.num_layers
         # a layer still in flight cannot be selected from: its metadata lands last
         late = step.in_flight(following)
@@ -49,12 +50,12 @@ class Pipeline:
             step.feed_forward(layer), self._bring(step, following, selected=not late)
         )
 
-    async def _in_turn(self, step: Step, layer: int) -> None:
+    async def _in_turn(self, step: Step[Any], layer: int) -> None:
         await self._bring(step, layer, selected=False)
         await step.attend(layer)
         await step.feed_forward(layer)
 
-    async def _bring(self, step: Step, layer: int, selected: bool) -> None:
+    async def _bring(self, step: Step[Any], layer: int, selected: bool) -> None:
         """Bring a layer's selected entries to the GPU, from wherever they are."""
         if not selected:
             await step.landed(layer)
@@ -68,7 +69,7 @@ class Pipeline:
             await step.load(split)
             await self._fetch(step, split)
 
-    async def _fetch(self, step: Step, split: Split) -> None:
+    async def _fetch(self, step: Step[Any], split: Split) -> None:
         for peer, fetch in step.fetch(split):
             self.send(peer, fetch)
         await step.fetched(split)

@@ -6,7 +6,7 @@ nodes and arrive as exceptions. The engine cannot invent time: there is no sleep
 """
 
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from smartgen.engine.messages import Assign, Fetch, Message
 from smartgen.kv.geometry import Int
@@ -108,7 +108,11 @@ class Split(Protocol):
         """Whether some selected entry must be fetched."""
 
 
-class Step(Protocol):
+SplitT = TypeVar("SplitT", bound=Split)
+"""A backend's own kind of split."""
+
+
+class Step(Protocol[SplitT]):
     """One iteration of a batch at the decoding node, act by act."""
 
     @property
@@ -134,16 +138,16 @@ class Step(Protocol):
     def select(self, layer: int) -> Awaitable[Any]:
         """Make the layer's index."""
 
-    def split(self, layer: int) -> Split:
+    def split(self, layer: int) -> SplitT:
         """Look the index up in the mask and cut it."""
 
-    def load(self, split: Split) -> Awaitable[Any]:
+    def load(self, split: SplitT) -> Awaitable[Any]:
         """The local lane: gather in host memory, copy to the GPU."""
 
-    def fetch(self, split: Split) -> Sequence[tuple[int, Fetch]]:
+    def fetch(self, split: SplitT) -> Sequence[tuple[int, Fetch]]:
         """Prepare to receive the remote entries; returns what to ask of which prefill node."""
 
-    def fetched(self, split: Split) -> Awaitable[Any]:
+    def fetched(self, split: SplitT) -> Awaitable[Any]:
         """Wait until they are in GPU memory."""
 
     def attend(self, layer: int) -> Awaitable[Any]:
@@ -174,7 +178,7 @@ class DecodeNode(Protocol):
     def admit(self, slots: Sequence[int]) -> Awaitable[Any]:
         """Take requests into the batch."""
 
-    def begin(self, slots: Sequence[int], steps: Sequence[int]) -> Step:
+    def begin(self, slots: Sequence[int], steps: Sequence[int]) -> Step[Any]:
         """Start an iteration; steps[i] says which of its own slots[i] takes, counted from 1."""
 
     def finish(self, request_id: int, status: str) -> None:

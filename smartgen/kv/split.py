@@ -3,7 +3,7 @@
 The simulator's counts, the emulator's arrays and a GPU kernel must all agree with this file.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,8 @@ PADDED, LOCAL, REMOTE = 0, 1, 2
 """The mask's values: a padded token, an entry in local memory, an entry on a prefill node."""
 
 
-class SplitIndex(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class SplitIndex:
     """An index reordered so that each row's remote entries are one contiguous prefix."""
 
     index: NDArray[np.int64]  # [rows, k], remote first, then local, then padded

@@ -69,7 +69,7 @@ class BlockSelection:
         scores = self.sharpness * height[:, None] / (1 + np.exp(-edge))
         scores += self.sharpness * self.bumps * _field(rng, layers, blocks, 0.05)
         scores += self.sink * (x < 0.01)
-        return scores.astype(np.float32)
+        return np.asarray(scores, dtype=np.float32)
 
     def profile(self, geometry: Geometry, selector: Selector, seed: int) -> Profile:
         """Equation 1 over drawn calibration requests, none of which is ever served."""
@@ -127,7 +127,7 @@ class BlockDraw:
 
         Of those a layer selects its usual share; they are always local.
         """
-        return self.selected + np.rint(self._ratios * generated)
+        return np.asarray(self.selected + np.rint(self._ratios * generated), dtype=np.float64)
 
     def remote(self, step: int, layer: int, mask: BlockMask) -> float:
         """Entries to fetch in this layer: selected in missing blocks, less what was kept."""

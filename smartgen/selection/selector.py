@@ -37,9 +37,10 @@ class Selector:
         count("selector.dense_layers", self.dense_layers, at_least=0)
         ratio("selector.selection_ratio", self.selection_ratio)
         ratio("selector.scale", self.scale)
-        if self.natural_ratio is not None and not_negative(
-            "selector.natural_ratio", self.natural_ratio
-        ) == 0:
+        if (
+            self.natural_ratio is not None
+            and not_negative("selector.natural_ratio", self.natural_ratio) == 0
+        ):
             raise SmartGenError("selector.natural_ratio=0 must be a positive number or null")
 
     @property

@@ -1,21 +1,22 @@
-"""The simulated decoding node: its pool of slots, and what lands in it."""
+"""A decoding node whose acts take the cost model's time; a backend adds its pool and its steps."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from smartgen.cost.shaper import Posting, Shaper
+from smartgen.engine.protocols import Step
 from smartgen.experiment import Experiment
 from smartgen.kv import BlockMask
 from smartgen.kv.geometry import Int
 from smartgen.metrics.records import Purpose, Recorder
 from smartgen.nodes.landings import Landings
+from smartgen.nodes.replies import Replies
 from smartgen.nodes.report import batch_bytes, report_transfer
 from smartgen.nodes.room import Room
+from smartgen.nodes.timed_prefill import WaitingRuntime, Write
 from smartgen.policy import Plan
 from smartgen.selection import Draw
-from smartgen.sim.prefill_node import SimWrite
-from smartgen.sim.runtime import SimEvent, SimRuntime, Wait
-from smartgen.sim.step import SimStep
 from smartgen.workload import Request
 
 
@@ -33,7 +34,7 @@ class Slot:
 
     @property
     def num_left(self) -> int:
-        """Blocks that have not landed."""
+        """Blocks that have not landed; planned ones count as landed."""
         return self.mask.num_left - sum(len(blocks) for blocks in self.unseen)
 
     @property
@@ -42,38 +43,50 @@ class Slot:
         return self.mask.num_left == 0 and self.landings.num_in_flight == 0
 
 
-@dataclass(slots=True, eq=False)
-class Pending:
-    """Replies that are awaited: from whom, and how long the last one waited on the network."""
-
-    sources: set[int]
-    event: SimEvent
-    waited_s: float = 0.0
+S = TypeVar("S", bound=Slot)
 
 
-class SimDecodeNode:
-    """One GPU with the pool of its host."""
+class TimedDecodeNode(Generic[S]):
+    """One GPU with the pool of its host, which pushes and replies land in."""
 
     name = "decode0"
 
     def __init__(
         self,
-        runtime: SimRuntime,
+        runtime: WaitingRuntime,
         experiment: Experiment,
-        shaper: Shaper[SimWrite],
+        shaper: Shaper[Write],
         recorder: Recorder,
     ) -> None:
         self.runtime, self.experiment, self.shaper = runtime, experiment, shaper
         self.recorder = recorder
         self.live = experiment.mask_update == "live"
-        self.slots: dict[int, Slot] = {}
+        self.slots: dict[int, S] = {}
+        self.replies = Replies(runtime)
         self.landed_bytes = dict.fromkeys((Purpose.ON_DEMAND, Purpose.SPECULATIVE), 0.0)
         """Bytes that have landed since the last iteration was reported, by purpose."""
-        self.lost: set[int] = set()
-        """Prefill nodes that are gone."""
-        self._fetches: dict[int, Pending] = {}
         self._room = Room(runtime, experiment.cluster.decode_pool_tokens)
-        self._num_slots = self._num_fetches = self._num_iterations = 0
+        self._num_slots = self._num_iterations = 0
+
+    # -- what a backend adds
+
+    def open(self, slot: Slot) -> S:
+        """Make a slot of this backend from its books."""
+        raise NotImplementedError
+
+    def store(self, slot: S, write: Write, blocks: Int) -> None:
+        """Blocks of a push have arrived."""
+
+    def store_rows(self, write: Write) -> None:
+        """The rows of a reply have arrived."""
+
+    def see(self, slot: S, blocks: Int) -> None:
+        """The mask takes in speculative blocks."""
+        slot.mask.land(blocks)
+
+    def step(self, batch: Sequence[S], steps: Sequence[int], number: int) -> Step[Any]:
+        """Make an iteration."""
+        raise NotImplementedError
 
     # -- the pool
 
@@ -86,7 +99,7 @@ class SimDecodeNode:
         number, self._num_slots = self._num_slots, self._num_slots + 1
         experiment = self.experiment
         planned = plan.order[: plan.num_planned]
-        self.slots[number] = Slot(
+        books = Slot(
             number,
             request,
             peer,
@@ -94,11 +107,16 @@ class SimDecodeNode:
             experiment.draw(request.request_id, request.prompt_tokens),
             Landings(self.runtime, experiment.geometry.num_layers),
         )
+        self.slots[number] = self.open(books)
         return number
 
     def flush(self, slot: int) -> None:
         """End every wait for the slot's planned pushes."""
         self.slots[slot].landings.flush()
+
+    def lose(self, peer: int) -> None:
+        """A prefill node is gone: nobody waits for its replies any longer."""
+        self.replies.lose(peer)
 
     def release(self, slot: int) -> None:
         """Give the slot's pages back."""
@@ -112,7 +130,7 @@ class SimDecodeNode:
 
     # -- what lands
 
-    def land(self, posting: Posting[SimWrite], first: int, stop: int) -> None:
+    def land(self, posting: Posting[Write], first: int, stop: int) -> None:
         """Pieces of a write have arrived; a one-sided write cannot be refused."""
         write = posting.write
         for number in write.parcel.slots:
@@ -120,61 +138,39 @@ class SimDecodeNode:
                 raise RuntimeError(f"{write.parcel.source} wrote into slot {number} after release")
         slot = self.slots[write.parcel.slots[0]]
         if write.parcel.purpose == Purpose.SPECULATIVE:
-            slot.unseen.append(write.blocks[first:stop])
+            blocks = write.blocks[first:stop]
+            self.store(slot, write, blocks)
             if self.live:
-                self._see(slot)
+                self.see(slot, blocks)
+            else:
+                slot.unseen.append(blocks)
         if posting.landed:
             self._land_whole(posting, slot)
 
-    def _land_whole(self, posting: Posting[SimWrite], slot: Slot) -> None:
-        now, parcel = self.runtime.now, posting.write.parcel
+    def _land_whole(self, posting: Posting[Write], slot: S) -> None:
+        now, write = self.runtime.now, posting.write
+        parcel = write.parcel
         report_transfer(self.recorder, parcel, posting.flow, now, self.name, "landed")
         row = self.recorder.request(slot.request.request_id)
         if parcel.purpose == Purpose.PROACTIVE:
             assert parcel.layer is not None
+            self.store(slot, write, write.blocks)
             slot.landings.land(parcel.layer)
             if not slot.landings.num_in_flight:
                 row.plan_delivered_s = now
         else:
             self.landed_bytes[parcel.purpose] += parcel.data_bytes
-        if posting.write.fetch_id is not None:
-            self._reply(posting.write.fetch_id, posting.write.peer, posting.waited_s)
+        if write.fetch_id is not None:
+            self.store_rows(write)
+            self.replies.come(write.fetch_id, write.peer, posting.waited_s)
         if row.all_delivered_s is None and not slot.num_left + slot.landings.num_in_flight:
             row.all_delivered_s = now
 
-    def drop(self, dropped: Sequence[Posting[SimWrite]]) -> None:
-        """A queue pair was flushed: its replies will not come, its blocks neither."""
+    def drop(self, dropped: Sequence[Posting[Write]]) -> None:
+        """A queue pair was flushed: what had not landed never will."""
         for posting in dropped:
-            parcel = posting.write.parcel
-            now = self.runtime.now
+            parcel, now = posting.write.parcel, self.runtime.now
             report_transfer(self.recorder, parcel, posting.flow, now, self.name, "flushed")
-
-    def lose(self, peer: int) -> None:
-        """A prefill node is gone: nobody waits for its replies any longer."""
-        self.lost.add(peer)
-        for fetch_id, pending in list(self._fetches.items()):
-            if peer in pending.sources:
-                self._reply(fetch_id, peer, 0.0)
-
-    @staticmethod
-    def _see(slot: Slot) -> None:
-        for blocks in slot.unseen:
-            slot.mask.land(blocks)
-        slot.unseen.clear()
-
-    def expect(self, peers: set[int]) -> tuple[int, Pending]:
-        """Prepare for one reply from each of these peers, under one fetch number."""
-        self._num_fetches += 1
-        pending = self._fetches[self._num_fetches] = Pending(peers, self.runtime.event())
-        return self._num_fetches, pending
-
-    def _reply(self, fetch_id: int, peer: int, waited_s: float) -> None:
-        pending = self._fetches[fetch_id]
-        pending.sources.remove(peer)
-        pending.waited_s = waited_s
-        if not pending.sources:
-            del self._fetches[fetch_id]
-            pending.event.set()
 
     # -- waiting and decoding
 
@@ -187,18 +183,20 @@ class SimDecodeNode:
         if slot in self.slots:
             await self.slots[slot].landings.layer(layer)
 
-    def admit(self, slots: Sequence[int]) -> Wait:
+    def admit(self, slots: Sequence[int]) -> Awaitable[Any]:
         """Take the time of the handover."""
         geometry, policy = self.experiment.geometry, self.experiment.policy
         tokens = [self.slots[slot].request.prompt_tokens for slot in slots]
         size = batch_bytes(tokens, geometry.entry_bytes, geometry.num_layers)
         return self.runtime.after(self.experiment.cost.admit_s(size, policy.codec))
 
-    def begin(self, slots: Sequence[int], steps: Sequence[int]) -> SimStep:
+    def begin(self, slots: Sequence[int], steps: Sequence[int]) -> Step[Any]:
         """Start an iteration; masks take in what has landed meanwhile."""
         self.shaper.settle()
         batch = [self.slots[slot] for slot in slots]
         for slot in batch:
-            self._see(slot)
+            for blocks in slot.unseen:
+                self.see(slot, blocks)
+            slot.unseen.clear()
         self._num_iterations += 1
-        return SimStep(self, batch, steps, self._num_iterations)
+        return self.step(batch, steps, self._num_iterations)

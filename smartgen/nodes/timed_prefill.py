@@ -1,6 +1,8 @@
-"""A simulated prefill node: durations for compute, flows for pushes."""
+"""A prefill node whose acts take the cost model's time; a backend adds what it moves."""
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -10,28 +12,36 @@ from smartgen.engine.messages import Assign, Fetch
 from smartgen.experiment import Experiment
 from smartgen.kv.geometry import Int
 from smartgen.metrics.records import Purpose, Recorder
+from smartgen.nodes.channel import TimedRuntime
 from smartgen.nodes.report import Parcel
 from smartgen.nodes.room import Room
 from smartgen.nodes.writers import Writers
 from smartgen.policy import Plan
-from smartgen.sim.runtime import SimRuntime, Wait
+
+
+class WaitingRuntime(TimedRuntime, Protocol):
+    """A runtime on which acts can take time."""
+
+    def after(self, seconds: float) -> Awaitable[Any]:
+        """Something that started now and is over so many seconds from now."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SimWrite:
-    """A WRITE or a reply on the simulated network: counts instead of bytes."""
+class Write:
+    """A WRITE, or the reply to a fetch. payload is what a backend moves; null where only counts."""
 
     parcel: Parcel
     peer: int
     blocks: Int
     fetch_id: int | None = None
+    payload: Any = None
 
 
 _NO_BLOCKS = np.empty(0, dtype=np.int64)
 
 
 @dataclass(slots=True, eq=False)
-class _Pages:
+class Pages:
     """A request's KV at this node: block sizes in entries, and what a layer takes."""
 
     assign: Assign
@@ -40,16 +50,16 @@ class _Pages:
     offload_s: float
 
 
-class SimPrefillNode:
+class TimedPrefillNode:
     """One GPU of a prefill host; its sends leave through the host's link."""
 
     def __init__(
         self,
-        runtime: SimRuntime,
+        runtime: WaitingRuntime,
         experiment: Experiment,
         number: int,
-        shaper: Shaper[SimWrite],
-        land: Land[SimWrite],
+        shaper: Shaper[Write],
+        land: Land[Write],
         recorder: Recorder,
     ) -> None:
         self.name = f"prefill{number}"
@@ -60,8 +70,18 @@ class SimPrefillNode:
         self._cost, self._geometry = experiment.cost, experiment.geometry
         self._room = Room(runtime, experiment.cluster.prefill_pool_tokens)
         self._writers = Writers(runtime)
-        self._pages: dict[int, _Pages] = {}
+        self._pages: dict[int, Pages] = {}
         self.drained = self._writers.drained
+
+    # -- what a backend adds
+
+    def payload_of_blocks(self, pages: Pages, blocks: Int) -> Any:
+        """What to move for these blocks; called when they are posted."""
+        return None
+
+    def payload_of_rows(self, fetch: Fetch) -> Any:
+        """What to move for a fetch; called when the rows have been gathered."""
+        return None
 
     # -- prefill
 
@@ -72,7 +92,7 @@ class SimPrefillNode:
         prefill_s = cost.prefill_s(assign.prompt_tokens, assign.cached_tokens)
         layer_s = prefill_s / geometry.num_layers
         new_bytes = (assign.prompt_tokens - assign.cached_tokens) * geometry.entry_bytes
-        self._pages[assign.request_id] = _Pages(
+        self._pages[assign.request_id] = Pages(
             assign,
             geometry.block_entries(assign.prompt_tokens),
             layer_s,
@@ -81,22 +101,22 @@ class SimPrefillNode:
         row = self._recorder.request(assign.request_id)
         row.prefill_node, row.prefill_start_s = self.name, self._runtime.now
 
-    def compute_layer(self, request_id: int, layer: int) -> Wait:
+    def compute_layer(self, request_id: int, layer: int) -> Awaitable[Any]:
         """Take a layer's share of the prefill."""
         return self._runtime.after(self._pages[request_id].layer_s)
 
-    def offload(self, request_id: int, layer: int) -> Wait:
+    def offload(self, request_id: int, layer: int) -> Awaitable[Any]:
         """Take what the copy adds to the computation it hides behind."""
         return self._runtime.after(self._pages[request_id].offload_s)
 
     def first_token(self, request_id: int) -> int:
-        """Note the time; simulated tokens are all 0."""
+        """Note the time; without a model, tokens are all 0."""
         self._recorder.request(request_id).first_token_s = self._runtime.now
         return 0
 
     # -- pushes and fetches
 
-    def push(self, request_id: int, blocks: Int, layer: int | None) -> Posting[SimWrite]:
+    def push(self, request_id: int, blocks: Int, layer: int | None) -> Posting[Write]:
         """Post blocks, and with a layer its metadata behind them."""
         pages, experiment = self._pages[request_id], self._experiment
         sizes = pages.sizes[blocks % self._geometry.blocks_per_layer]
@@ -118,8 +138,9 @@ class SimPrefillNode:
         pairs = 0 if codec != "none" else parcel.messages
         size = parcel.data_bytes + parcel.metadata_bytes + pairs * experiment.network.pair_bytes
         self._writers.begin(parcel.request_ids)
-        pieces = 1 if proactive else len(blocks)
-        return self._post(SimWrite(parcel, self._number, blocks), size, pieces, urgent=False)
+        payload = self.payload_of_blocks(pages, blocks)
+        write = Write(parcel, self._number, blocks, payload=payload)
+        return self._post(write, size, 1 if proactive else len(blocks), urgent=False)
 
     async def serve_fetch(self, fetch: Fetch) -> None:
         """Gather the rows, then send them back in one flow."""
@@ -139,16 +160,18 @@ class SimPrefillNode:
         self._writers.begin(parcel.request_ids)
         size = parcel.data_bytes
         await self._runtime.after(self._cost.rpc_s + self._cost.gather_s(size))
-        self._post(SimWrite(parcel, self._number, _NO_BLOCKS, fetch.fetch_id), size, 1, urgent=True)
+        payload = self.payload_of_rows(fetch)
+        write = Write(parcel, self._number, _NO_BLOCKS, fetch.fetch_id, payload)
+        self._post(write, size, 1, urgent=True)
 
-    def _post(self, write: SimWrite, size: float, pieces: int, urgent: bool) -> Posting[SimWrite]:
+    def _post(self, write: Write, size: float, pieces: int, urgent: bool) -> Posting[Write]:
         layer = -1 if write.parcel.layer is None else write.parcel.layer
         block = int(write.blocks[0]) if len(write.blocks) else -1
         key = (self._number, write.parcel.request_ids[0], layer, block)
         flow = Flow(key, self._link, "decode0", self.name, size, pieces, urgent)
         return self._shaper.post(flow, write, self._landed)
 
-    def _landed(self, posting: Posting[SimWrite], first: int, stop: int) -> None:
+    def _landed(self, posting: Posting[Write], first: int, stop: int) -> None:
         self._land(posting, first, stop)
         if posting.landed:
             self._writers.end(posting.write.parcel.request_ids)

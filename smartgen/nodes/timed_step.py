@@ -1,28 +1,24 @@
-"""One simulated decoding iteration: counts at block resolution, durations from the cost model."""
+"""An iteration whose acts take the cost model's time; a backend says what is remote and moves it."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, Generic
 
 from smartgen.engine.messages import Fetch, Rows
 from smartgen.metrics.records import IterationRow, Purpose, TokenRow
+from smartgen.nodes.replies import Awaited
+from smartgen.nodes.timed_decode import S, TimedDecodeNode
 from smartgen.nodes.timing import StepTimer
-from smartgen.sim.runtime import Wait
-
-if TYPE_CHECKING:
-    from smartgen.sim.decode_node import Pending, SimDecodeNode, Slot
 
 
 @dataclass(slots=True, eq=False)
-class SimSplit:
-    """A layer's selection: what must be fetched from whom, and what is loaded."""
+class TimedSplit:
+    """A layer's selection: what is loaded, and what must be fetched from which peer."""
 
     layer: int
     local_entries: float
     rows: dict[int, list[Rows]] = field(default_factory=dict)
-    pending: Pending | None = None
+    awaited: Awaited | None = None
 
     @property
     def remote(self) -> bool:
@@ -30,30 +26,48 @@ class SimSplit:
         return bool(self.rows)
 
 
-class SimStep:
+class TimedStep(Generic[S]):
     """An iteration of a batch. Entries are counted over all KV heads."""
 
     def __init__(
-        self, node: SimDecodeNode, slots: Sequence[Slot], steps: Sequence[int], number: int
+        self, node: TimedDecodeNode[S], slots: Sequence[S], steps: Sequence[int], number: int
     ) -> None:
         experiment = node.experiment
         self._node, self._slots, self._steps, self._number = node, slots, steps, number
         self._runtime = node.runtime
         self._entry_bytes = experiment.geometry.entry_bytes
         grows = experiment.workload.grows
-        generated = [step - 1 if grows else 0 for step in steps]
+        self._generated = [step - 1 if grows else 0 for step in steps]
         self._cached = [
-            slot.request.prompt_tokens + new for slot, new in zip(slots, generated, strict=True)
+            slot.request.prompt_tokens + new
+            for slot, new in zip(slots, self._generated, strict=True)
         ]
-        selected = sum(
-            slot.draw.selected_at(new) for slot, new in zip(slots, generated, strict=True)
-        )
-        self._selected: list[float] = selected.tolist()  # type: ignore[union-attr]  # [L]
+        draws = [
+            slot.draw.selected_at(new) for slot, new in zip(slots, self._generated, strict=True)
+        ]
+        self._selected: list[float] = sum(draws[1:], draws[0]).tolist()  # [L]
         self._attended = list(self._selected)
         self._left = [slot for slot in slots if not slot.complete]
         self._timer = StepTimer(experiment.cost, self._runtime.now, sum(self._cached))
         self._remote_entries = self._local_entries = 0.0
         self._num_messages = 0
+
+    # -- what a backend adds
+
+    def remote_rows(self, layer: int) -> list[tuple[int, Rows]]:
+        """The layer's remote entries, by slot: the peer that has them, and which they are."""
+        raise NotImplementedError
+
+    def load_rows(self, layer: int) -> None:
+        """Gather what of the layer is local."""
+
+    def use_rows(self, layer: int) -> None:
+        """Attend over what was loaded and fetched."""
+
+    def append_tokens(self) -> None:
+        """Keep the entries that this iteration has generated."""
+
+    # -- the whole iteration at once
 
     @property
     def remote(self) -> bool:
@@ -65,9 +79,14 @@ class SimStep:
         """Requests of which blocks are missing."""
         return [slot.request.request_id for slot in self._left]
 
-    def run_local(self) -> Wait:
+    def run_local(self) -> Awaitable[Any]:
         """The whole iteration in one go."""
         experiment = self._node.experiment
+        for layer in range(experiment.geometry.num_layers):
+            if experiment.policy.selects:
+                self.remote_rows(layer)
+                self.load_rows(layer)
+            self.use_rows(layer)
         if experiment.policy.selects:
             sizes = [entries * self._entry_bytes for entries in self._selected]
             self._local_entries = sum(self._selected)
@@ -80,7 +99,7 @@ class SimStep:
 
     # -- acts of a layer
 
-    def project(self, layer: int) -> Wait:
+    def project(self, layer: int) -> Awaitable[Any]:
         """Launches and projections."""
         return self._runtime.after(self._timer.project(self._runtime.now))
 
@@ -94,71 +113,77 @@ class SimStep:
             await slot.landings.layer(layer)
         self._timer.arrived(self._runtime.now)
 
-    def select(self, layer: int) -> Wait:
+    def select(self, layer: int) -> Awaitable[Any]:
         """Selection over all cached tokens."""
         return self._runtime.after(self._timer.select(self._runtime.now))
 
-    def split(self, layer: int) -> SimSplit:
-        """Draw what the layer selects and count what of it is remote."""
+    def split(self, layer: int) -> TimedSplit:
+        """Cut what the layer selects into local and remote, by the mask as it is now."""
         node = self._node
         if node.live and self._left:
             node.shaper.settle()
-        split = SimSplit(layer, self._selected[layer])
-        for slot, step in zip(self._slots, self._steps, strict=True):
-            if slot.mask.left[layer] == 0 or slot.landings.flushed:
-                remote = 0.0
-            else:
-                remote = slot.draw.remote(step, layer, slot.mask)
-            if remote > 0:
-                rows = Rows(slot.request.request_id, slot.number, remote)
-                split.rows.setdefault(slot.peer, []).append(rows)
-                split.local_entries -= remote
-            node.recorder.decide("split", slot.request.request_id, step, layer, remote)
-        split.local_entries = max(0.0, split.local_entries)  # fractions may round below nothing
+        split = TimedSplit(layer, self._selected[layer])
+        for peer, rows in self.remote_rows(layer):
+            split.rows.setdefault(peer, []).append(rows)
+            split.local_entries -= rows.entries
+        # fractions of entries may round to less than nothing
+        split.local_entries = max(0.0, split.local_entries)
         self._local_entries += split.local_entries
         if node.experiment.policy.lanes == "none":
             self._attended[layer] = split.local_entries
+        self._log(split)
         return split
 
-    def load(self, split: SimSplit) -> Wait:
+    def _log(self, split: TimedSplit) -> None:
+        recorder = self._node.recorder
+        if recorder.wants_decisions:
+            remote = {row.request_id: row.entries for rows in split.rows.values() for row in rows}
+            for slot, step in zip(self._slots, self._steps, strict=True):
+                request_id = slot.request.request_id
+                entries = remote.get(request_id, 0.0)
+                recorder.decide("split", request_id, step, split.layer, entries)
+
+    def load(self, split: TimedSplit) -> Awaitable[Any]:
         """The local lane."""
+        self.load_rows(split.layer)
         size = split.local_entries * self._entry_bytes
         return self._runtime.after(self._timer.load(self._runtime.now, size, split.layer))
 
-    def fetch(self, split: SimSplit) -> list[tuple[int, Fetch]]:
+    def fetch(self, split: TimedSplit) -> list[tuple[int, Fetch]]:
         """One request for rows a prefill node."""
-        peers = {peer: rows for peer, rows in split.rows.items() if peer not in self._node.lost}
+        replies = self._node.replies
+        peers = {peer: rows for peer, rows in split.rows.items() if peer not in replies.lost}
         if not peers:
             return []
-        fetch_id, split.pending = self._node.expect(set(peers))
+        fetch_id, split.awaited = replies.expect(set(peers))
         self._num_messages += len(peers)
         self._remote_entries += sum(row.entries for rows in peers.values() for row in rows)
-        return [
-            (peer, Fetch(fetch_id, split.layer, tuple(rows))) for peer, rows in peers.items()
-        ]
+        return [(peer, Fetch(fetch_id, split.layer, tuple(rows))) for peer, rows in peers.items()]
 
-    async def fetched(self, split: SimSplit) -> None:
+    async def fetched(self, split: TimedSplit) -> None:
         """Wait for the replies."""
-        if split.pending is not None:
-            await split.pending.event
-            self._timer.replied(self._runtime.now, split.pending.waited_s)
+        if split.awaited is not None:
+            await split.awaited.event.wait()
+            self._timer.replied(self._runtime.now, split.awaited.waited_s)
 
-    def attend(self, layer: int) -> Wait:
+    def attend(self, layer: int) -> Awaitable[Any]:
         """Attention over what the layer has selected."""
+        self.use_rows(layer)
         size = self._attended[layer] * self._entry_bytes
         return self._runtime.after(self._timer.attend(self._runtime.now, size))
 
-    def feed_forward(self, layer: int) -> Wait:
+    def feed_forward(self, layer: int) -> Awaitable[Any]:
         """The layer's feed-forward."""
         return self._runtime.after(self._timer.feed_forward(self._runtime.now))
 
-    def logits(self) -> Wait:
+    def logits(self) -> Awaitable[Any]:
         """The language-model head."""
         return self._runtime.after(self._timer.head(self._runtime.now))
 
     def close(self) -> None:
         """Report the iteration and its tokens."""
         node, now = self._node, self._runtime.now
+        self.append_tokens()
         landed, node.landed_bytes = node.landed_bytes, dict.fromkeys(node.landed_bytes, 0.0)
         row = IterationRow(
             decode_node=node.name,
@@ -180,5 +205,3 @@ class SimStep:
         for slot, step in zip(self._slots, self._steps, strict=True):
             token = TokenRow(slot.request.request_id, step + 1, now, self._number, None)
             node.recorder.tokens.append(token)
-
-

@@ -1,0 +1,67 @@
+"""What tells runs apart: the keys in which they differ, and short labels made from them."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from smartgen.metrics.store import Run
+
+_BESIDE_THE_POINT = ("figures", "hydra", "plot", "record", "rerun")
+"""Sections that change what is kept or drawn, not what happens."""
+
+
+def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """Keys besides the policy's name in which runs differ, each with every run's value.
+
+    A key that follows from its section's name is left out: runs on two networks differ in
+    ``network``, runs on one network at two rates in ``network.gbps``. Runs of two backends differ
+    in ``backend``.
+    """
+    flat = [_flat(run) for run in runs]
+    keys = dict.fromkeys(key for values in flat for key in values)
+    found = {}
+    for key in keys:
+        name = f"{key.split('.')[0]}.name"
+        if key == "policy.name" or not _varies(flat, key, None if key == name else name):
+            continue
+        found[key.removesuffix(".name")] = [values.get(key) for values in flat]
+    return found
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """A label for each run: its scheme, then what else tells it from the others."""
+    found = differences(runs)
+    texts = []
+    for number, run in enumerate(runs):
+        others = [f"{key.rsplit('.')[-1]}={values[number]}" for key, values in found.items()]
+        texts.append(", ".join([run.label, *others]))
+    counts = Counter(texts)
+    return [
+        text if counts[text] == 1 else f"{text} ({run.folder.name})"
+        for text, run in zip(texts, runs, strict=True)
+    ]
+
+
+def _varies(flat: Sequence[Mapping[str, Any]], key: str, name: str | None) -> bool:
+    """Whether key has two values among runs that share the section's name."""
+    seen: dict[str, str] = {}
+    for values in flat:
+        section = repr(values.get(name)) if name else ""
+        if seen.setdefault(section, repr(values.get(key))) != repr(values.get(key)):
+            return True
+    return False
+
+
+def _flat(run: Run) -> dict[str, Any]:
+    kept = {key: run.config[key] for key in run.config if key not in _BESIDE_THE_POINT}
+    return _leaves(kept) | {"backend.name": run.metrics["backend"]}
+
+
+def _leaves(config: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            leaves |= _leaves(value, f"{prefix}{key}.")
+        elif key != "_target_":
+            leaves[f"{prefix}{key}"] = value
+    return leaves

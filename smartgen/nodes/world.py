@@ -1,0 +1,121 @@
+"""One process that holds every role: nodes, channels and network of an experiment, wired together."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from smartgen.cost import Wire
+from smartgen.cost.shaper import Land, Shaper
+from smartgen.engine import DecodeRole, PrefillRole
+from smartgen.engine.messages import PeerLost
+from smartgen.engine.protocols import Scope
+from smartgen.experiment import Experiment, Outcome, links
+from smartgen.metrics.records import Recorder
+from smartgen.nodes.channel import LocalChannel, channel_pair
+from smartgen.nodes.timed_decode import TimedDecodeNode
+from smartgen.nodes.timed_prefill import TimedPrefillNode, WaitingRuntime, Write
+from smartgen.workload import Request, timetable
+
+
+class MakePrefillNode(Protocol):
+    """Makes prefill node number so and so."""
+
+    def __call__(
+        self,
+        runtime: Any,
+        experiment: Experiment,
+        number: int,
+        shaper: Shaper[Write],
+        land: Land[Write],
+        recorder: Recorder,
+    ) -> TimedPrefillNode: ...
+
+
+MakeDecodeNode = Callable[[Any, Experiment, Shaper[Write], Recorder], TimedDecodeNode[Any]]
+
+
+class World:
+    """Roles share nothing but channels and the network, though they live in one process."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        runtime: WaitingRuntime,
+        make_prefill_node: MakePrefillNode,
+        make_decode_node: MakeDecodeNode,
+    ) -> None:
+        self._experiment, self._runtime = experiment, runtime
+        self._make_prefill_node = make_prefill_node
+        network, cluster = experiment.network, experiment.cluster
+        wire = Wire(network.discipline, links(network, cluster))
+        self._shaper: Shaper[Write] = Shaper(runtime, wire, network.one_way_s)
+        self._recorders: list[Recorder] = []
+        self.decode_node = make_decode_node(runtime, experiment, self._shaper, self._recorder())
+        self._here: list[LocalChannel] = []
+        self._there: list[LocalChannel] = []
+        self._scopes: list[Scope] = []
+
+    async def run(self) -> None:
+        """Serve the experiment's workload to its end."""
+        experiment = self._experiment
+        for number in range(experiment.cluster.prefill_nodes):
+            self._start_prefill_node(number)
+        for number, at_s in experiment.cluster.lost_s.items():
+            self._runtime.call_at(at_s, partial(self._lose, number))
+        role = DecodeRole(
+            self._runtime,
+            self.decode_node,
+            self._here,
+            experiment.policy,
+            experiment.planner().plans_of,
+            experiment.cost.looks_ahead,
+            experiment.geometry.num_layers,
+            self.decode_node.recorder,
+        )
+        serving = self._runtime.scope()
+        serving.spawn(role.run(self._arrivals(experiment.workload.make())))
+        self._scopes.append(serving)
+        await serving.join()
+        for scope in self._scopes:
+            scope.cancel()
+
+    def outcome(self) -> Outcome:
+        """What every node recorded."""
+        return Outcome(self._recorders, self._runtime.now)
+
+    def _recorder(self) -> Recorder:
+        record = self._experiment.record
+        recorder = Recorder(record.transfers, record.decisions)
+        self._recorders.append(recorder)
+        return recorder
+
+    def _start_prefill_node(self, number: int) -> None:
+        experiment, runtime = self._experiment, self._runtime
+        here, there = channel_pair(runtime, experiment.network.one_way_s)
+        recorder = self._recorder()
+        node = self._make_prefill_node(
+            runtime, experiment, number, self._shaper, self.decode_node.land, recorder
+        )
+        role = PrefillRole(
+            runtime, node, there, experiment.policy, experiment.planner().plan_of, recorder
+        )
+        scope = runtime.scope()
+        scope.spawn(role.run())
+        self._here.append(here)
+        self._there.append(there)
+        self._scopes.append(scope)
+
+    async def _arrivals(
+        self, requests: Sequence[Request]
+    ) -> AsyncIterator[Sequence[Request] | int]:
+        for at_s, arrival in timetable(requests):
+            if at_s > self._runtime.now:
+                await self._runtime.after(at_s - self._runtime.now)
+            yield arrival
+
+    def _lose(self, number: int, _: float) -> None:
+        """A prefill node dies: its program ends, its queue pair is flushed, its peer is told."""
+        self._scopes[number].cancel()
+        self._there[number].cut()
+        self.decode_node.drop(self._shaper.drop(f"prefill{number}"))
+        self._here[number].deliver(PeerLost(f"prefill{number}"))
