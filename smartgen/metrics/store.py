@@ -64,7 +64,8 @@ def _write(
 
     for name, table in tables.present().items():
         parquet.write_table(table, folder / f"{name}.parquet")
-    text = OmegaConf.to_yaml(OmegaConf.create(config), resolve=True)
+    plain: Any = config
+    text = OmegaConf.to_yaml(OmegaConf.create(plain), resolve=True)
     (folder / CONFIG).write_text(text, encoding="utf-8")
     for name, value in ((METRICS, metrics), (PROVENANCE, provenance)):
         text = json.dumps(value, indent=2, allow_nan=False, default=str)
@@ -150,7 +151,7 @@ def read_run(folder: Path) -> Run:
     """Read a run's folder; raises SmartGenError naming it if it is no run or of another schema."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
+    from yaml import YAMLError  # type: ignore[import-untyped]
 
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:

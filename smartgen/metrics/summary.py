@@ -20,9 +20,7 @@ PURPOSES = (Purpose.PROACTIVE, Purpose.ON_DEMAND, Purpose.SPECULATIVE, Purpose.M
 SATURATED_RATIO = 0.95
 
 
-def summarize(
-    tables: Tables, experiment: Experiment, backend: str, makespan_s: float
-) -> Metrics:
+def summarize(tables: Tables, experiment: Experiment, backend: str, makespan_s: float) -> Metrics:
     """The metrics of a run, as in metrics.json.
 
     Latencies are over finished requests, null without any. nic_busy_ratio is bytes that crossed a
@@ -146,7 +144,8 @@ def _percent(metrics: Metrics) -> float | None:
 
 
 def _moved_gb(metrics: Metrics) -> float | None:
-    return sum(metrics["bytes"].values()) / 1e9
+    moved: int = sum(metrics["bytes"].values())
+    return moved / 1e9
 
 
 def _last_ctl(metrics: Metrics) -> float | None:
@@ -163,7 +162,7 @@ COLUMNS = (
     Column("ttft_s", _mean("ttft_s"), ".3f"),
     Column("ttst_s", _mean("ttst_s"), ".3f", compared=True),
     Column("tbt_s", _mean("tbt_s"), ".4f", compared=True),
-    Column("last ctl_s", _last_ctl, ".4f"),
+    Column("ctl_s (last)", _last_ctl, ".4f"),
     Column("on-demand %", _percent, ".1f"),
     Column("GB moved", _moved_gb, ".2f"),
     Column("makespan_s", _makespan, ".2f"),

@@ -1,0 +1,172 @@
+"""Emulated nodes: the timed nodes at token resolution, moving real bytes between two pools."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smartgen.cost.shaper import Land, Shaper
+from smartgen.emu.pool import Bytes, Pool, pattern
+from smartgen.emu.step import EmuStep, Reply
+from smartgen.engine.messages import Assign, Fetch
+from smartgen.experiment import Experiment
+from smartgen.kv import LOCAL, PADDED, REMOTE
+from smartgen.kv.geometry import Int
+from smartgen.metrics.records import Recorder
+from smartgen.nodes.timed_decode import Slot, TimedDecodeNode
+from smartgen.nodes.timed_prefill import Pages, TimedPrefillNode, WaitingRuntime, Write
+from smartgen.policy import Plan
+from smartgen.workload import Request
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """What a push moves: a registered region of the prefill node, read when the NIC sends it."""
+
+    entries: Bytes  # [L, tokens, heads, row_bytes]
+    bounds: Int  # [M + 1], first token of each block
+
+
+class EmuPrefillNode(TimedPrefillNode):
+    """A prefill node that fills its pages with the pattern, layer by layer."""
+
+    def __init__(
+        self,
+        runtime: WaitingRuntime,
+        experiment: Experiment,
+        number: int,
+        shaper: Shaper[Write],
+        land: Land[Write],
+        recorder: Recorder,
+    ) -> None:
+        super().__init__(runtime, experiment, number, shaper, land, recorder)
+        self._entries: dict[int, Bytes] = {}
+
+    async def reserve(self, assign: Assign, plan: Plan) -> None:
+        """Wait for room, then take pages."""
+        await super().reserve(assign, plan)
+        geometry = self._geometry
+        shape = (geometry.num_layers, assign.prompt_tokens, geometry.num_kv_heads)
+        self._entries[assign.request_id] = np.zeros((*shape, geometry.row_bytes), dtype=np.uint8)
+
+    def push(self, request_id: int, blocks: Int, layer: int | None) -> Any:
+        """Make a layer's bytes once it is computed, then post."""
+        if layer is not None:
+            entries = self._entries[request_id]
+            tokens = np.arange(entries.shape[1], dtype=np.int64)
+            entries[layer] = pattern(self._geometry, request_id, layer, tokens)
+        return super().push(request_id, blocks, layer)
+
+    def payload_of_blocks(self, pages: Pages, blocks: Int) -> Blocks:
+        """The region that the blocks are read from."""
+        bounds = self._geometry.bounds(pages.assign.prompt_tokens)
+        return Blocks(self._entries[pages.assign.request_id], bounds)
+
+    def payload_of_rows(self, fetch: Fetch) -> list[Bytes]:
+        """For each request, its rows one after the other, [entries of all heads, row_bytes]."""
+        gathered = []
+        for rows in fetch.rows:
+            tokens = np.frombuffer(rows.index, dtype=np.int64)
+            heads = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
+            gathered.append(self._entries[rows.request_id][fetch.layer, tokens, heads])
+        return gathered
+
+    def release(self, request_id: int) -> None:
+        """Give the pages back, wiped, so that a late read would show."""
+        entries = self._entries.pop(request_id, None)
+        if entries is not None:
+            entries[:] = 0
+        super().release(request_id)
+
+
+@dataclass(slots=True, eq=False)
+class EmuSlot(Slot):
+    """A slot with its pages and its mask; tokens are those of the prompt, then generated ones."""
+
+    pages: Int = field(kw_only=True)  # [tokens], rows of the pool
+    status: NDArray[np.int8] = field(kw_only=True)  # [L, tokens], the mask
+
+
+class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
+    """A decoding node with a pool, masks in the layout that prefill nodes write, and checks.
+
+    Every row that is attended is compared with the pattern: a byte that came from the wrong place,
+    too late, or through a page that was reused too soon ends the run.
+    """
+
+    def __init__(
+        self,
+        runtime: WaitingRuntime,
+        experiment: Experiment,
+        shaper: Shaper[Write],
+        recorder: Recorder,
+    ) -> None:
+        super().__init__(runtime, experiment, shaper, recorder)
+        capacity = experiment.cluster.decode_pool_tokens
+        if capacity is None:
+            requests = experiment.workload.make()
+            capacity = sum(_tokens(request) for request in requests)
+        self.pool = Pool(experiment.geometry, capacity)
+        self.attending: dict[int, Reply] = {}
+        """What is in GPU memory for each layer."""
+        self.num_checked_rows = 0
+
+    def open(self, slot: Slot) -> EmuSlot:
+        """Take pages; nothing is here yet but room."""
+        num_tokens = _tokens(slot.request)
+        status = np.full((self.experiment.geometry.num_layers, num_tokens), PADDED, dtype=np.int8)
+        status[:, : slot.request.prompt_tokens] = REMOTE
+        pages = self.pool.take(num_tokens)
+        return EmuSlot(
+            slot.number,
+            slot.request,
+            slot.peer,
+            slot.mask,
+            slot.draw,
+            slot.landings,
+            pages=pages,
+            status=status,
+        )
+
+    def release(self, slot: int) -> None:
+        """Give the pages back to the pool."""
+        self.pool.give(self.slots[slot].pages)
+        super().release(slot)
+
+    def store(self, slot: EmuSlot, write: Write, blocks: Int) -> None:
+        """Copy blocks from the prefill node's region; planned ones also write their mask values."""
+        payload: Blocks = write.payload
+        for layer, first, stop in self._ranges(payload.bounds, blocks):
+            self.pool.entries[layer, slot.pages[first:stop]] = payload.entries[layer, first:stop]
+            if write.parcel.layer is not None:
+                slot.status[layer, first:stop] = LOCAL
+
+    def see(self, slot: EmuSlot, blocks: Int) -> None:
+        """The mask WRITE of speculative blocks."""
+        super().see(slot, blocks)
+        bounds = self.experiment.geometry.bounds(slot.request.prompt_tokens)
+        for layer, first, stop in self._ranges(bounds, blocks):
+            slot.status[layer, first:stop] = LOCAL
+
+    def store_rows(self, write: Write) -> None:
+        """Rows of a reply go to the start of the rows that wait for them."""
+        assert write.parcel.layer is not None
+        waiting = self.attending[write.parcel.layer]
+        for slot, rows in zip(write.parcel.slots, write.payload, strict=True):
+            waiting.receive(slot, rows)
+
+    def step(self, batch: Sequence[EmuSlot], steps: Sequence[int], number: int) -> EmuStep:
+        """Make an iteration."""
+        return EmuStep(self, batch, steps, number)
+
+    def _ranges(self, bounds: Int, blocks: Int) -> list[tuple[int, int, int]]:
+        per_layer = self.experiment.geometry.blocks_per_layer
+        layers, within = np.divmod(blocks, per_layer)
+        firsts, stops = bounds[within], bounds[within + 1]
+        return list(zip(layers.tolist(), firsts.tolist(), stops.tolist(), strict=True))
+
+
+def _tokens(request: Request) -> int:
+    return request.prompt_tokens + request.output_tokens

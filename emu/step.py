@@ -1,0 +1,204 @@
+"""One emulated decoding iteration: indices, masks and rows of real bytes; the cost model's time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smartgen.emu.pool import Bytes, pattern
+from smartgen.engine.messages import Rows
+from smartgen.kv import LOCAL, PADDED, split_index
+from smartgen.kv.geometry import Int
+from smartgen.nodes.timed_step import TimedStep
+from smartgen.selection import BlockDraw
+
+if TYPE_CHECKING:
+    from smartgen.emu.nodes import EmuDecodeNode, EmuSlot
+
+
+@dataclass(slots=True, eq=False)
+class Reply:
+    """A layer's rows in GPU memory, remote entries first in each; heads of a slot are adjacent."""
+
+    slots: list[EmuSlot]
+    index: Int  # [rows, k]
+    num_remote: Int  # [rows]
+    num_local: Int  # [rows]
+    entries: Bytes  # [rows, k, row_bytes]
+    num_heads: int
+    received: set[int] = field(default_factory=set)
+
+    def rows_of(self, slot: int) -> range:
+        """The rows of a slot."""
+        at = [s.number for s in self.slots].index(slot)
+        return range(at * self.num_heads, (at + 1) * self.num_heads)
+
+    def receive(self, slot: int, rows: Bytes) -> None:
+        """Scatter fetched entries over the starts of a slot's rows."""
+        if slot in self.received:
+            raise RuntimeError(f"the rows of slot {slot} were delivered twice")
+        self.received.add(slot)
+        start = 0
+        for row in self.rows_of(slot):
+            stop = start + int(self.num_remote[row])
+            self.entries[row, : self.num_remote[row]] = rows[start:stop]
+            start = stop
+
+
+class EmuStep(TimedStep["EmuSlot"]):
+    """An iteration that gathers, splits, receives and checks."""
+
+    _node: EmuDecodeNode
+
+    def __init__(
+        self, node: EmuDecodeNode, slots: Sequence[EmuSlot], steps: Sequence[int], number: int
+    ) -> None:
+        super().__init__(node, slots, steps, number)
+        self._geometry = node.experiment.geometry
+
+    # -- selection and split
+
+    def remote_rows(self, layer: int) -> list[tuple[int, Rows]]:
+        """Expand the draws into an index, look it up in the masks, order remote entries first."""
+        num_heads = self._geometry.num_kv_heads
+        index, mask = self._index(layer), self._mask(layer)
+        padded = np.full((len(index), max(len(row) for row in index)), mask.shape[1] - 1)
+        for row, tokens in enumerate(index):
+            padded[row, : len(tokens)] = tokens
+        cut = split_index(padded.astype(np.int64), mask, num_heads)
+        drops = self._node.experiment.policy.lanes == "none"
+        shape = (*cut.index.shape, self._geometry.row_bytes)
+        self._node.attending[layer] = Reply(
+            list(self._slots),
+            cut.index,
+            cut.num_remote,
+            cut.num_local,
+            np.zeros(shape, dtype=np.uint8),
+            num_heads,
+        )
+        found = []
+        for at, slot in enumerate(self._slots):
+            rows = range(at * num_heads, (at + 1) * num_heads)
+            lengths = tuple(int(cut.num_remote[row]) for row in rows)
+            if sum(lengths):
+                tokens = np.concatenate([cut.index[row, : cut.num_remote[row]] for row in rows])
+                entries = sum(lengths) / num_heads
+                request_id = slot.request.request_id
+                wanted = Rows(
+                    request_id,
+                    slot.number,
+                    entries,
+                    () if drops else lengths,
+                    b"" if drops else tokens.tobytes(),
+                )
+                found.append((slot.peer, wanted))
+        return found
+
+    def _index(self, layer: int) -> list[Int]:
+        """Selected tokens of every row: each head takes its own tokens of a block cut short."""
+        rows = []
+        for slot, step, new in zip(self._slots, self._steps, self._generated, strict=True):
+            draw, prompt_tokens = slot.draw, slot.request.prompt_tokens
+            assert isinstance(draw, BlockDraw)
+            counts = draw.counts(step)[layer]
+            selected = int(draw.selected_at(new)[layer]) - int(draw.selected[layer])
+            recent = np.arange(prompt_tokens + new - selected, prompt_tokens + new)
+            rng = np.random.default_rng(
+                [self._node.experiment.seed, 4, slot.request.request_id, step, layer]
+            )
+            for _ in range(self._geometry.num_kv_heads):
+                tokens = expand(counts, self._geometry.bounds(prompt_tokens), rng)
+                rows.append(np.concatenate([tokens, recent]))
+        return rows
+
+    def _mask(self, layer: int) -> NDArray[np.int8]:
+        """Masks of the batch, [batch, tokens + 1]; the last column is what padding points at."""
+        width = max(slot.status.shape[1] for slot in self._slots) + 1
+        mask = np.full((len(self._slots), width), PADDED, dtype=np.int8)
+        for row, slot in zip(mask, self._slots, strict=True):
+            row[: slot.status.shape[1]] = slot.status[layer]
+            if slot.landings.flushed:  # nobody is asked for a request that is gone
+                row[: slot.request.prompt_tokens] = LOCAL
+        return mask
+
+    # -- lanes and attention
+
+    def load_rows(self, layer: int) -> None:
+        """Gather local entries behind where the remote ones belong."""
+        attending = self._node.attending[layer]
+        for at, slot in enumerate(attending.slots):
+            for head in range(attending.num_heads):
+                row = at * attending.num_heads + head
+                first = attending.num_remote[row]
+                stop = first + attending.num_local[row]
+                pages = slot.pages[attending.index[row, first:stop]]
+                rows = self._node.pool.entries[layer, pages, head]
+                attending.entries[row, first:stop] = rows
+
+    def use_rows(self, layer: int) -> None:
+        """Check every attended row against what the prefill node computed."""
+        node = self._node
+        if not node.experiment.policy.selects:
+            self._check_pages(layer)
+            return
+        attending = node.attending.pop(layer, None)
+        if attending is None:  # the first layer of the first step came with the handover
+            self._check_pages(layer)
+            return
+        drops = node.experiment.policy.lanes == "none"
+        for at, slot in enumerate(attending.slots):
+            if slot.landings.flushed:
+                continue
+            for head in range(attending.num_heads):
+                row = at * attending.num_heads + head
+                first = int(attending.num_remote[row]) if drops else 0
+                stop = int(attending.num_remote[row] + attending.num_local[row])
+                tokens = attending.index[row, first:stop]
+                self._check(slot, layer, tokens, head, attending.entries[row, first:stop])
+
+    def _check_pages(self, layer: int) -> None:
+        for slot in self._slots:
+            if not slot.landings.flushed:
+                tokens = np.flatnonzero(slot.status[layer] == LOCAL)
+                for head in range(self._geometry.num_kv_heads):
+                    entries = self._node.pool.entries[layer, slot.pages[tokens], head]
+                    self._check(slot, layer, tokens, head, entries)
+
+    def _check(self, slot: EmuSlot, layer: int, tokens: Int, head: int, entries: Bytes) -> None:
+        heads = np.full(tokens.shape, head, dtype=np.int64)
+        right = pattern(self._geometry, slot.request.request_id, layer, tokens, heads)
+        wrong = np.flatnonzero((entries != right).any(axis=-1))
+        if len(wrong):
+            raise RuntimeError(
+                f"request {slot.request.request_id}, layer {layer}, head {head}: {len(wrong)} of "
+                f"{len(tokens)} attended rows hold wrong bytes, first at token {tokens[wrong[0]]}"
+            )
+        self._node.num_checked_rows += len(tokens)
+
+    def append_tokens(self) -> None:
+        """Write the generated entry of every request, in every layer; it is local at once."""
+        if not self._node.experiment.workload.grows:
+            return
+        for slot, new in zip(self._slots, self._generated, strict=True):
+            token = slot.request.prompt_tokens + new
+            for layer in range(self._geometry.num_layers):
+                entry = pattern(
+                    self._geometry, slot.request.request_id, layer, np.array([token])
+                )
+                self._node.pool.entries[layer, slot.pages[token]] = entry[0]
+                slot.status[layer, token] = LOCAL
+
+
+def expand(counts: Int, bounds: Int, rng: np.random.Generator) -> Int:
+    """Tokens of one row: so many of each block as counts says, which ones drawn by rng."""
+    sizes = np.diff(bounds)
+    whole = np.repeat(counts == sizes, sizes)
+    tokens = [np.flatnonzero(whole)]
+    for block in np.flatnonzero((counts > 0) & (counts < sizes)):
+        drawn = rng.choice(sizes[block], size=counts[block], replace=False)
+        tokens.append(bounds[block] + np.sort(drawn))
+    return np.concatenate(tokens)

@@ -1,0 +1,263 @@
+"""How figures look: one colour and marker a scheme, in every figure; sizes for a two-column paper.
+
+Colours are Okabe and Ito's, which colour-blind readers can tell apart. Files come out the same
+whenever they are drawn from the same runs, whatever the user's matplotlibrc says.
+"""
+
+import math
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smartgen.errors import SmartGenError
+from smartgen.metrics.attribution import Shares
+from smartgen.metrics.labels import labels
+from smartgen.metrics.store import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLACK, GREY, WHITE = "#000000", "#999999", "#FFFFFF"
+ORANGE, SKY_BLUE, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
+BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+
+COLUMN_INCHES, PAGE_INCHES = 3.5, 7.2
+
+
+def _mixed(color: str, other: str, share: float) -> str:
+    """Mix so much of another colour into one."""
+    parts = [
+        [int(code[i : i + 2], 16) * weight for i in (1, 3, 5)]
+        for code, weight in ((color, 1 - share), (other, share))
+    ]
+    return "#" + "".join(f"{round(sum(pair)):02X}" for pair in zip(*parts, strict=True))
+
+
+SCHEMES = {
+    "full": (BLACK, "s"),
+    "partial": (ORANGE, "^"),
+    "partial_profile": (VERMILLION, "v"),
+    "partial_parallel": (GREEN, "<"),
+    "partial_reuse": (YELLOW, ">"),
+    "hack": (PURPLE, "D"),
+    "smartgen": (BLUE, "o"),
+    "smartgen_budgeted": (_mixed(BLUE, WHITE, 0.45), "h"),
+    "on_demand_only": (SKY_BLUE, "P"),
+    "proactive_only": (GREY, "X"),
+    "order_optimal": (_mixed(GREEN, WHITE, 0.45), "*"),
+    "order_sequential": (_mixed(ORANGE, WHITE, 0.45), "H"),
+    "order_streaming_llm": (_mixed(PURPLE, WHITE, 0.45), "d"),
+    "order_random": (_mixed(GREY, WHITE, 0.45), "p"),
+}
+"""Colour and marker of each scheme that has a file in conf/policy."""
+
+CAUSES = dict(
+    zip(
+        Shares._fields,
+        (SKY_BLUE, BLUE, GREEN, YELLOW, ORANGE, VERMILLION, GREY),
+        strict=True,
+    )
+)
+"""Colour of each cause of an iteration's time: waits are warm, work is cool."""
+
+_DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+_HATCH = "/////"
+_LETTERS_PER_INCH, _HANDLE_LETTERS, _ROW_INCHES = 17, 8, 0.15  # of 7 point text
+
+_RC: dict[str, Any] = {
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "legend.handlelength": 2.2,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "hatch.linewidth": 0.6,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "smartgen",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How one run is drawn. hatch is set for runs whose link was saturated."""
+
+    label: str
+    color: str
+    marker: str
+    dashes: Any
+    hatch: str | None
+
+    def line(self) -> dict[str, Any]:
+        """What makes a plotted line this run's."""
+        return {
+            "color": self.color,
+            "linestyle": self.dashes,
+            "marker": self.marker,
+            "label": self.label,
+        }
+
+
+def looks(runs: Sequence[Run]) -> list[Look]:
+    """A look for each run: its scheme's; later runs of the same scheme are paler and dashed."""
+    seen: Counter[str] = Counter()
+    found = []
+    for run, label in zip(runs, labels(runs), strict=True):
+        color, marker = scheme(run.label)
+        nth = seen[run.label]
+        seen[run.label] += 1
+        found.append(
+            Look(
+                label=f"{label} (saturated)" if run.saturated else label,
+                color=_mixed(color, WHITE, 1 - 0.72 ** min(nth, 4)),
+                marker=marker,
+                dashes=_DASHES[nth % len(_DASHES)],
+                hatch=_HATCH if run.saturated else None,
+            )
+        )
+    return found
+
+
+def scheme(name: str) -> tuple[str, str]:
+    """Colour and marker of a scheme; one of your own gets a pair that depends on its name only."""
+    if name in SCHEMES:
+        return SCHEMES[name]
+    number = zlib.crc32(name.encode())
+    colors, markers = (VERMILLION, GREEN, SKY_BLUE, PURPLE, ORANGE), "HdX8*"
+    color = _mixed(colors[number % len(colors)], BLACK, 0.35)
+    return color, markers[number // len(colors) % len(markers)]
+
+
+@contextmanager
+def canvas(path: Path, width: float, height: float) -> "Iterator[Figure]":
+    """A figure of so many inches; at the end it is saved as PATH.png and PATH.pdf.
+
+    A legend above comes on top of height.
+    path's own .png or .pdf is dropped first. Raises SmartGenError if the place cannot be written.
+    """
+    import matplotlib.style
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.style.context(["default", _RC]):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure
+        _save(figure, path.with_suffix("") if path.suffix in (".png", ".pdf") else path)
+
+
+def _save(figure: "Figure", stem: Path) -> None:
+    """Without dates or versions; written beside and renamed, so that no file is half written."""
+    metadata: dict[str, dict[str, str | None]] = {
+        "png": {"Software": None},
+        "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
+    }
+    try:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        for kind, entries in metadata.items():
+            target = stem.with_name(f"{stem.name}.{kind}")
+            partial = target.with_name(f".{target.name}.partial")
+            try:
+                figure.savefig(partial, format=kind, dpi=200, metadata=entries)
+                partial.replace(target)
+            finally:
+                partial.unlink(missing_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SmartGenError(f"the figure cannot be written to {stem}: {reason}") from error
+
+
+def legend_above(figure: "Figure") -> None:
+    """A legend of all labelled artists above the axes, where it covers no data; each label once.
+
+    The figure grows by the legend's rows, so that the axes keep their size.
+    """
+    entries: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if not entries:
+        return
+    width, height = figure.get_size_inches()
+    columns = _columns([len(label) for label in entries], width * _LETTERS_PER_INCH)
+    figure.set_size_inches(width, height + math.ceil(len(entries) / columns) * _ROW_INCHES)
+    figure.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=columns)
+
+
+def _columns(lengths: Sequence[int], room: float) -> int:
+    """How many columns fit, filled one after the other as matplotlib does."""
+    for columns in range(len(lengths), 1, -1):
+        filled = np.array_split(lengths, columns)
+        if sum(int(column.max()) + _HANDLE_LETTERS for column in filled) <= room:
+            return columns
+    return 1
+
+
+def name_ticks(figure: "Figure", names: Sequence[str]) -> None:
+    """Put names under 0, 1, 2, ... of two axes side by side, broken or slanted to fit.
+
+    The figure grows by what they take.
+    """
+    room = PAGE_INCHES / 2 * 0.85 * _LETTERS_PER_INCH / len(names)
+    broken = [name.replace(", ", "\n").replace(" (", "\n(") for name in names]
+    slanted = max(len(line) for name in broken for line in name.split("\n")) > room
+    fits = max(map(len, names)) <= room
+    texts, grown = (list(names), 0.0) if fits or slanted else (broken, 0.25)
+    degrees = 30 if len(names) < 8 else 50
+    if slanted:
+        length = max(map(len, names)) / _LETTERS_PER_INCH
+        grown = length * math.sin(math.radians(degrees))
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + grown)
+    for axes in figure.axes:
+        axes.grid(visible=False, axis="x")
+        axes.set_xticks(range(len(names)), texts)
+        if slanted:
+            axes.tick_params("x", rotation=degrees)
+            for label in axes.get_xticklabels():
+                label.set(ha="right", rotation_mode="anchor")
+
+
+def log_ms(axes: "Axes") -> None:
+    """A logarithmic y axis with plain numbers; call it when all data are drawn."""
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+    if not any(len(line.get_xdata()) for line in axes.lines):  # type: ignore[arg-type]
+        axes.text(0.5, 0.5, "no second token", ha="center", transform=axes.transAxes)
+        axes.set_yticks([])
+        return
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    decades = math.log10(high / low)
+    fine = (1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8)
+    steps = {0.7: fine, 1.5: (1, 1.5, 2, 3, 4, 5, 7), 3.0: (1, 2, 5)}
+    subs = next((subs for limit, subs in steps.items() if decades < limit), (1,))
+    formatter = ScalarFormatter()
+    formatter.set_scientific(False)
+    axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter(formatter)
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def marked(number: int, points: int) -> list[int]:
+    """Which points of the number-th line bear a marker: the first, then every eighth.
+
+    Lines take turns, so that markers show where one line hides another.
+    """
+    return [0, *range(3 + 2 * number % 8, points, 8)] if points else []
