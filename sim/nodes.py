@@ -19,8 +19,7 @@ class SimStep(TimedStep[Slot]):
         """Draw what each request selects in the layer and count what of it is remote."""
         found = []
         for slot, step in zip(self._slots, self._steps, strict=True):
-            # a layer that has landed whole has nothing remote, whatever is drawn
-            if slot.mask.left[layer] and not slot.landings.flushed:
+            if slot.mask.num_left and not slot.landings.flushed:
                 entries = slot.draw.remote(step, layer, slot.mask)
                 if entries > 0:
                     found.append((slot.peer, Rows(slot.request.request_id, slot.number, entries)))

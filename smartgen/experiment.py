@@ -141,6 +141,11 @@ class Experiment:
         count("blocks_per_layer", self.blocks_per_layer)
         if self.profile is not None:
             Profile.load(Path(self.profile)).check(self.geometry)
+        if isinstance(self.selection, ExponentSelection) and self.policy.proactive == "none":
+            raise SmartGenError(
+                "policy.proactive='none' needs selection=blocks; selection=exponent assumes that "
+                "the layers that load everything are pushed during prefill"
+            )
         self.workload.make()
 
     @cached_property
@@ -261,7 +266,8 @@ class Planner:
         importance = np.zeros((geometry.num_layers, geometry.blocks_per_layer))
         policy = experiment.policy
         if isinstance(experiment.selection, ExponentSelection):
-            policy = replace(policy, order="even")
+            dense_layers = experiment.cost.dense_layers
+            policy = replace(policy, order="even", protect_layers=dense_layers)
         elif policy.order == "profile":
             importance = self._profile(experiment.selection).importance
         elif policy.order == "optimal":

@@ -275,8 +275,9 @@ class _Recursion:
         self.flying = still
         self.partial = [0] * len(self.landed)
         for start_s, end_s, i, blocks in still:
-            share = (now - self.one_way_s - start_s) / (end_s - start_s)
-            self.partial[i] += max(0, int(share * blocks + 1e-6))
+            if end_s > start_s:
+                share = (now - self.one_way_s - start_s) / (end_s - start_s)
+                self.partial[i] += max(0, int(share * blocks + 1e-6))
 
     def _batch_bytes(self) -> float:
         geometry = self.batch.geometry

@@ -1,6 +1,6 @@
 """Drives a Wire with whatever clock it is given: simulated timeouts or an event loop's timers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -71,11 +71,11 @@ class Shaper(Generic[Write]):
                 if pieces > posting.landed_pieces:
                     self._land(posting, pieces)
 
-    def drop(self, queue_pair: str) -> list[Posting[Write]]:
-        """Flush a queue pair: what has not landed never will. Returns what was dropped."""
+    def drop(self, queue_pairs: Collection[str]) -> list[Posting[Write]]:
+        """Flush queue pairs: what has not landed never will. Returns what was dropped."""
         self.settle()
-        self._wire.drop(self._clock.now, queue_pair)
-        dropped = [p for p in self._postings.values() if p.flow.queue_pair == queue_pair]
+        self._wire.drop(self._clock.now, queue_pairs)
+        dropped = [p for p in self._postings.values() if p.flow.queue_pair in queue_pairs]
         for posting in dropped:
             posting.flushed = True
             del self._postings[posting.flow]

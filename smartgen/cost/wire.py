@@ -10,7 +10,7 @@ Disciplines, at each receiving link:
 """
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 INFINITY = float("inf")
@@ -90,12 +90,12 @@ class Wire:
             self._replan(at)
         return ended
 
-    def drop(self, now: float, queue_pair: str) -> list[Flow]:
-        """Remove every flow of a queue pair, as flushing it does; return them."""
+    def drop(self, now: float, queue_pairs: Collection[str]) -> list[Flow]:
+        """Remove every flow of these queue pairs, as flushing them does; return the flows."""
         dropped = []
         for queue in self._queues.values():
-            dropped += [flow for flow in queue if flow.queue_pair == queue_pair]
-            queue[:] = [flow for flow in queue if flow.queue_pair != queue_pair]
+            dropped += [flow for flow in queue if flow.queue_pair in queue_pairs]
+            queue[:] = [flow for flow in queue if flow.queue_pair not in queue_pairs]
         for flow in self._active:
             flow._remaining, flow._since_s = flow.remaining(now), now
         self._replan(now)

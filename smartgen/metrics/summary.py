@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from smartgen.experiment import Experiment, links
-from smartgen.metrics.records import Purpose
-from smartgen.metrics.tables import SCHEMA_VERSION, Tables
+from smartgen.metrics.tables import PURPOSES, SCHEMA_VERSION, Tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,7 +15,6 @@ Metrics = dict[str, Any]
 """What metrics.json holds: numbers, null, and dictionaries and lists of them."""
 
 LATENCIES = ("ttft_s", "ttst_s", "ttst_arrival_s", "tbt_s")
-PURPOSES = (Purpose.PROACTIVE, Purpose.ON_DEMAND, Purpose.SPECULATIVE, Purpose.METADATA)
 SATURATED_RATIO = 0.95
 
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from smartgen.errors import SmartGenError
 from smartgen.experiment import Experiment, Outcome
 from smartgen.metrics.attribution import Shares
-from smartgen.metrics.records import IterationRow, Recorder, RequestRow, TokenRow, merge
+from smartgen.metrics.records import IterationRow, Purpose, Recorder, RequestRow, TokenRow, merge
 from smartgen.workload import Request
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA_VERSION = 1
+PURPOSES = (Purpose.PROACTIVE, Purpose.ON_DEMAND, Purpose.SPECULATIVE, Purpose.METADATA)
 
 _SECONDS, _BYTES, _COUNT, _ENTRIES = "float64", "int64", "int64", "float64"
 
@@ -182,8 +183,15 @@ def _request_rows(
             "output_tokens": len(times),
             "score": None,
         }
-        rows.append(asdict(row) | asked | _latencies(request.arrival_s, times))
+        rows.append(asdict(row) | asked | _latencies(request.arrival_s, times) | _bytes(row))
     return rows
+
+
+def _bytes(row: RequestRow) -> dict[str, int | None]:
+    """Bytes by purpose: none at all is 0, unless the request never reached a decoding node."""
+    missing = None if row.decode_node is None else 0
+    names = [f"{purpose}_bytes" for purpose in PURPOSES]
+    return {name: missing if getattr(row, name) is None else getattr(row, name) for name in names}
 
 
 def _latencies(arrival_s: float, times: Sequence[float]) -> dict[str, float | None]:

@@ -72,6 +72,8 @@ class TimedPrefillNode:
         self._writers = Writers(runtime)
         self._pages: dict[int, Pages] = {}
         self.drained = self._writers.drained
+        # pushes must arrive in order, data before mask; replies need not wait for them
+        self.queue_pairs = (f"{self.name}/push", f"{self.name}/reply")
 
     # -- what a backend adds
 
@@ -168,7 +170,8 @@ class TimedPrefillNode:
         layer = -1 if write.parcel.layer is None else write.parcel.layer
         block = int(write.blocks[0]) if len(write.blocks) else -1
         key = (self._number, write.parcel.request_ids[0], layer, block)
-        flow = Flow(key, self._link, "decode0", self.name, size, pieces, urgent)
+        queue_pair = self.queue_pairs[1] if urgent else self.queue_pairs[0]
+        flow = Flow(key, self._link, "decode0", queue_pair, size, pieces, urgent)
         return self._shaper.post(flow, write, self._landed)
 
     def _landed(self, posting: Posting[Write], first: int, stop: int) -> None:

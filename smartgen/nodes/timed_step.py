@@ -193,7 +193,7 @@ class TimedStep(Generic[S]):
             batch_size=len(self._slots),
             cached_tokens=sum(self._cached),
             shares=self._timer.shares(now),
-            selected_entries=sum(self._selected),
+            selected_entries=sum(self._selected) if node.experiment.policy.selects else 0.0,
             remote_entries=self._remote_entries,
             local_bytes=round(self._local_entries * self._entry_bytes),
             on_demand_bytes=round(landed[Purpose.ON_DEMAND]),
@@ -203,5 +203,6 @@ class TimedStep(Generic[S]):
         )
         node.recorder.iterations.append(row)
         for slot, step in zip(self._slots, self._steps, strict=True):
-            token = TokenRow(slot.request.request_id, step + 1, now, self._number, None)
-            node.recorder.tokens.append(token)
+            if not slot.landings.flushed:  # nobody waits for the token of a request that is gone
+                token = TokenRow(slot.request.request_id, step + 1, now, self._number, None)
+                node.recorder.tokens.append(token)

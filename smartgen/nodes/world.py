@@ -53,6 +53,7 @@ class World:
         self.decode_node = make_decode_node(runtime, experiment, self._shaper, self._recorder())
         self._here: list[LocalChannel] = []
         self._there: list[LocalChannel] = []
+        self._prefill_nodes: list[TimedPrefillNode] = []
         self._scopes: list[Scope] = []
 
     async def run(self) -> None:
@@ -101,6 +102,7 @@ class World:
         )
         scope = runtime.scope()
         scope.spawn(role.run())
+        self._prefill_nodes.append(node)
         self._here.append(here)
         self._there.append(there)
         self._scopes.append(scope)
@@ -115,7 +117,8 @@ class World:
 
     def _lose(self, number: int, _: float) -> None:
         """A prefill node dies: its program ends, its queue pair is flushed, its peer is told."""
+        node = self._prefill_nodes[number]
         self._scopes[number].cancel()
         self._there[number].cut()
-        self.decode_node.drop(self._shaper.drop(f"prefill{number}"))
-        self._here[number].deliver(PeerLost(f"prefill{number}"))
+        self.decode_node.drop(self._shaper.drop(node.queue_pairs))
+        self._here[number].deliver(PeerLost(node.name))

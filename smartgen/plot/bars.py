@@ -35,7 +35,9 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     found = differences(runs)
     grouped = bool(found)
     bars = _grouped(runs, found) if grouped else _single(runs, looks(runs))
-    ticks = _group_names(runs, found) if grouped else [look.label for look in looks(runs)]
+    ticks = (
+        _group_names(runs, found) if grouped else [bar.label.replace(" (", "\n(") for bar in bars]
+    )
     with canvas(path, PAGE_INCHES, 2.2) as figure:
         for axes, name, unit, scale in zip(
             figure.subplots(1, 2), ("ttst_s", "tbt_s"), ("s", "ms"), (1, 1e3), strict=True

@@ -35,7 +35,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         axes.set_xlabel("time since the first token (s)")
         axes.set_ylabel("CTL (ms, log)")
         if shaded:
-            note = f"stall (gap > {STALL_RATIO:g}x median)"
+            note = f"stall (> {STALL_RATIO:g}x median)"
             axes.fill([], [], color="black", alpha=0.15, linewidth=0, label=note)
         legend_above(figure)
 

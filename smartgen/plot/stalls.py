@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smartgen.metrics.attribution import Shares
+from smartgen.metrics.labels import differences
 from smartgen.metrics.store import Run
 from smartgen.plot.style import CAUSES, PAGE_INCHES, canvas, legend_above, looks, name_ticks
 
@@ -25,7 +26,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     Left, the wait between the first token and that iteration is put at the bottom, so that a bar
     is as tall as TTST; right, a bar is the mean iteration over tokens 3, 4, ....
     """
-    found = looks(runs)
+    found, differing = looks(runs), differences(runs)
     parts = [second_and_later(run) for run in runs]
     with canvas(path, PAGE_INCHES, 2.2) as figure:
         left, right = figure.subplots(1, 2)
@@ -33,7 +34,9 @@ def draw(runs: Sequence[Run], path: Path) -> None:
             _stack(axes, [both[side] for both in parts], [look.hatch for look in found])
         left.set_ylabel("second token (ms)")
         right.set_ylabel("later tokens (ms)")
-        name_ticks(figure, [look.label for look in found])
+        for axes in (left, right):
+            axes.set_xlabel(", ".join(differing))
+        name_ticks(figure, _names(runs, differing))
         legend_above(figure)
 
 
@@ -57,6 +60,16 @@ def second_and_later(run: Run) -> tuple[dict[str, float], dict[str, float]]:
         else:
             later.append(_shares(iteration))
     return _mean(second, (BEFORE, *Shares._fields)), _mean(later, Shares._fields)
+
+
+def _names(runs: Sequence[Run], differing: Mapping[str, Sequence[object]]) -> list[str]:
+    """Each run's scheme and, in a line of its own, what else tells it from the others."""
+    names = []
+    for number, run in enumerate(runs):
+        others = ", ".join(str(values[number]) for values in differing.values())
+        flag = "(saturated)" if run.saturated else ""
+        names.append("\n".join(filter(None, (run.label, others, flag))))
+    return names
 
 
 def _shares(iteration: Mapping[str, float]) -> dict[str, float]:

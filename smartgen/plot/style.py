@@ -48,13 +48,13 @@ SCHEMES = {
     "partial_reuse": (YELLOW, ">"),
     "hack": (PURPLE, "D"),
     "smartgen": (BLUE, "o"),
-    "smartgen_budgeted": (_mixed(BLUE, WHITE, 0.45), "h"),
+    "smartgen_budgeted": (_mixed(BLUE, WHITE, 0.35), "h"),
     "on_demand_only": (SKY_BLUE, "P"),
     "proactive_only": (GREY, "X"),
-    "order_optimal": (_mixed(GREEN, WHITE, 0.45), "*"),
-    "order_sequential": (_mixed(ORANGE, WHITE, 0.45), "H"),
-    "order_streaming_llm": (_mixed(PURPLE, WHITE, 0.45), "d"),
-    "order_random": (_mixed(GREY, WHITE, 0.45), "p"),
+    "order_optimal": (_mixed(GREEN, WHITE, 0.35), "*"),
+    "order_sequential": (_mixed(ORANGE, WHITE, 0.35), "H"),
+    "order_streaming_llm": (_mixed(PURPLE, WHITE, 0.35), "d"),
+    "order_random": (_mixed(GREY, WHITE, 0.35), "p"),
 }
 """Colour and marker of each scheme that has a file in conf/policy."""
 
@@ -195,8 +195,10 @@ def legend_above(figure: "Figure") -> None:
     if not entries:
         return
     width, height = figure.get_size_inches()
-    columns = _columns([len(label) for label in entries], width * _LETTERS_PER_INCH)
-    figure.set_size_inches(width, height + math.ceil(len(entries) / columns) * _ROW_INCHES)
+    most = _columns([len(label) for label in entries], width * _LETTERS_PER_INCH)
+    rows = math.ceil(len(entries) / most)
+    columns = math.ceil(len(entries) / rows)
+    figure.set_size_inches(width, height + rows * _ROW_INCHES)
     figure.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=columns)
 
 
@@ -210,18 +212,20 @@ def _columns(lengths: Sequence[int], room: float) -> int:
 
 
 def name_ticks(figure: "Figure", names: Sequence[str]) -> None:
-    """Put names under 0, 1, 2, ... of two axes side by side, broken or slanted to fit.
+    """Put names under 0, 1, 2, ... of two axes side by side, broken at their newlines if need be.
 
-    The figure grows by what they take.
+    Names that would still touch each other are slanted. The figure grows by what they take.
     """
     room = PAGE_INCHES / 2 * 0.85 * _LETTERS_PER_INCH / len(names)
-    broken = [name.replace(", ", "\n").replace(" (", "\n(") for name in names]
-    slanted = max(len(line) for name in broken for line in name.split("\n")) > room
-    fits = max(map(len, names)) <= room
-    texts, grown = (list(names), 0.0) if fits or slanted else (broken, 0.25)
+    flat = [name.replace("\n", " ") for name in names]
+    slanted = max(len(line) for name in names for line in name.split("\n")) > room
+    if slanted or max(map(len, flat)) <= room:
+        texts, grown = flat, 0.0
+    else:
+        texts, grown = list(names), 0.12 * max(name.count("\n") for name in names)
     degrees = 30 if len(names) < 8 else 50
     if slanted:
-        length = max(map(len, names)) / _LETTERS_PER_INCH
+        length = max(map(len, flat)) / _LETTERS_PER_INCH
         grown = length * math.sin(math.radians(degrees))
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + grown)

@@ -131,6 +131,8 @@ class BlockDraw:
 
     def remote(self, step: int, layer: int, mask: BlockMask) -> float:
         """Entries to fetch in this layer: selected in missing blocks, less what was kept."""
+        if not mask.left[layer]:  # whatever would be drawn
+            return 0.0
         counts = self.counts(step)[layer]
         wanted = counts * mask.missing[layer]
         if self._held is not None:

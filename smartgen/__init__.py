@@ -1,0 +1,1 @@
+"""SmartGen: selective KV cache transfer for disaggregated LLM inference."""

@@ -1,0 +1,46 @@
+"""Shared by all tests: experiments from configuration overrides."""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import pytest
+from hydra import compose, initialize_config_module
+
+from smartgen.compose import experiment_of
+from smartgen.experiment import Experiment
+
+TINY = (
+    "model=tiny",
+    "workload=tiny",
+    "blocks_per_layer=32",
+    "cluster.prefill_nodes=3",
+    "network.gbps=0.02",
+)
+"""A workload that the emulator moves in a moment, over a link slow enough to matter."""
+
+CLOSED = ("selection=exponent", "mask_update=iteration")
+"""The mode in which the recursion holds."""
+
+
+@lru_cache(maxsize=256)
+def _build(overrides: tuple[str, ...]) -> Experiment:
+    with initialize_config_module("smartgen.conf", version_base="1.3"):
+        return experiment_of(compose("config", list(overrides)))
+
+
+@pytest.fixture(scope="session")
+def build() -> Callable[..., Experiment]:
+    """An experiment from Hydra overrides."""
+    return lambda *overrides: _build(overrides)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[..., Experiment]:
+    """The same, for the tiny model and workload."""
+    return lambda *overrides: _build((*TINY, *overrides))
+
+
+@pytest.fixture(scope="session")
+def closed() -> Callable[..., Experiment]:
+    """The same, in the mode in which the recursion holds."""
+    return lambda *overrides: _build((*CLOSED, *overrides))

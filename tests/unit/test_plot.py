@@ -1,0 +1,140 @@
+"""Figures: every kind is drawn from run folders, the same each time, with saturation marked."""
+
+import json
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+from hydra import compose, initialize_config_module
+
+from smartgen import plot
+from smartgen.compose import experiment_of
+from smartgen.errors import SmartGenError
+from smartgen.metrics.store import Run, read_run, write_run
+from smartgen.plot.bars import draw as draw_bars
+from smartgen.plot.ctl import stalls
+from smartgen.plot.stalls import BEFORE, second_and_later
+from smartgen.plot.style import SCHEMES, looks, scheme
+from smartgen.sim import SimBackend
+
+TINY = ("model=tiny", "workload=tiny", "blocks_per_layer=32", "network.gbps=0.05")
+
+
+def run_of(folder: Path, *overrides: str) -> Run:
+    with initialize_config_module("smartgen.conf", version_base="1.3"):
+        config = compose("config", [*TINY, *overrides])
+    experiment = experiment_of(config)
+    write_run(folder, config, {}, "sim", experiment, SimBackend().run(experiment))
+    return read_run(folder)
+
+
+def saturated(run: Run) -> Run:
+    """The same run, said to have been saturated."""
+    metrics = run.metrics | {"saturated": True}
+    (run.folder / "metrics.json").write_text(json.dumps(metrics))
+    return read_run(run.folder)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    folder = tmp_path_factory.mktemp("runs")
+    return [run_of(folder / name, f"policy={name}") for name in ("full", "smartgen")]
+
+
+@pytest.mark.parametrize("kind", plot.KINDS)
+def test_every_kind_draws_a_png_that_is_not_empty_and_a_pdf(
+    kind: str, runs: list[Run], tmp_path: Path
+) -> None:
+    plot.draw(kind, runs, tmp_path / "figures" / f"{kind}.png")
+    image = matplotlib.image.imread(tmp_path / "figures" / f"{kind}.png")
+    assert image.shape[1] >= 600 and image.std() > 0.01  # wide enough to read, and not blank
+    assert (tmp_path / "figures" / f"{kind}.pdf").read_bytes().startswith(b"%PDF")
+    assert len(list((tmp_path / "figures").iterdir())) == 2
+
+
+@pytest.mark.parametrize("kind", plot.KINDS)
+def test_a_figure_of_the_same_runs_is_the_same_file(
+    kind: str, runs: list[Run], tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        plot.draw(kind, runs, tmp_path / f"{name}.png")
+    for suffix in (".png", ".pdf"):
+        assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
+
+
+@pytest.mark.parametrize("kind", plot.KINDS)
+@pytest.mark.parametrize("output_tokens", [1, 2])
+def test_runs_of_one_or_two_tokens_can_be_drawn(
+    kind: str, output_tokens: int, tmp_path: Path
+) -> None:
+    run = run_of(tmp_path / "run", f"workload.output_tokens={output_tokens}")
+    plot.draw(kind, [run], tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize("kind", plot.KINDS)
+def test_a_sweep_over_schemes_and_another_key_can_be_drawn(kind: str, tmp_path: Path) -> None:
+    points = [(name, gbps) for gbps in (0.05, 0.1) for name in ("partial", "smartgen")]
+    sweep = [
+        run_of(tmp_path / f"{name},{gbps}", f"policy={name}", f"network.gbps={gbps}")
+        for name, gbps in points
+    ]
+    sweep[0] = saturated(sweep[0])
+    plot.draw(kind, sweep, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 0
+
+
+def test_an_unknown_kind_is_refused_with_the_known_ones(runs: list[Run], tmp_path: Path) -> None:
+    with pytest.raises(SmartGenError, match=r"plot='pie' must be one of ctl, bars, gaps, stalls"):
+        plot.draw("pie", runs, tmp_path / "figure.png")
+    with pytest.raises(SmartGenError, match="at least one run"):
+        plot.draw("ctl", [], tmp_path / "figure.png")
+
+
+def test_a_figure_that_cannot_be_written_is_one_line(runs: list[Run], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SmartGenError, match="cannot be written") as caught:
+        plot.draw("ctl", runs, tmp_path / "file" / "figure.png")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_scheme_looks_the_same_in_every_figure(runs: list[Run]) -> None:
+    both, alone = looks(runs), looks(runs[1:])
+    assert (both[1].color, both[1].marker) == (alone[0].color, alone[0].marker)
+    assert scheme("of_my_own") == scheme("of_my_own")
+    assert len({color for color, _ in SCHEMES.values()}) == len(SCHEMES)
+    assert len({marker for _, marker in SCHEMES.values()}) == len(SCHEMES)
+
+
+def test_every_scheme_of_the_configuration_has_its_own_look() -> None:
+    import smartgen.conf
+
+    folder = Path(smartgen.conf.__path__[0]) / "policy"
+    names = {path.stem for path in folder.glob("*.yaml")} - {"base"}
+    assert names == set(SCHEMES)
+
+
+def test_saturated_runs_are_hatched_and_marked(
+    runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = saturated(run_of(tmp_path / "run", "policy=full"))
+    look, plain = looks([run])[0], looks(runs)[0]
+    assert look.hatch and look.label == "full (saturated)"
+    assert plain.hatch is None and plain.label == "full"
+    draw_bars([run], tmp_path / "hatched.png")
+    draw_bars(runs[:1], tmp_path / "plain.png")
+    assert (tmp_path / "hatched.png").read_bytes() != (tmp_path / "plain.png").read_bytes()
+
+
+def test_a_stall_is_a_gap_of_more_than_twice_the_median() -> None:
+    assert stalls([5.0, 1.0, 2.0, 1.0, 2.5]) == [(0.0, 5.0)]
+    assert stalls([1.0, 1.0, 2.5, 1.0]) == [(2.0, 4.5)]
+    assert stalls([]) == []
+
+
+def test_stall_bars_are_as_tall_as_ttst_and_tbt(runs: list[Run]) -> None:
+    for run in runs:
+        second, later = second_and_later(run)
+        assert sum(second.values()) == pytest.approx(run.metrics["ttst_s"]["mean"], abs=1e-9)
+        assert sum(later.values()) == pytest.approx(run.metrics["tbt_s"]["mean"], abs=1e-9)
+        assert second[BEFORE] > 0

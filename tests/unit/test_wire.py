@@ -1,0 +1,139 @@
+"""The link without a clock: conservation at both ends, disciplines, ties."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smartgen.cost import Flow, Wire
+
+GB = 1e9
+
+
+def flow(number, size, queue_pair="a", source="host0", urgent=False, pieces=1):
+    return Flow((number,), source, "decode0", queue_pair, size, pieces, urgent)
+
+
+def run(wire, postings):
+    """Post flows at their times; returns them in order of their end."""
+    ended = []
+    for at_s, posted in sorted(postings, key=lambda row: row[0]):
+        ended += wire.advance(at_s)
+        wire.post(at_s, posted)
+    return ended + wire.advance(1e12)
+
+
+def two_flows(discipline):
+    wire = Wire(discipline, {"host0": 9 * GB, "host1": 9 * GB, "decode0": GB})
+    flows = [flow(0, GB, "a", "host0"), flow(1, GB, "b", "host1")]
+    run(wire, [(0.0, flows[0]), (0.1, flows[1])])
+    return [f.end_s for f in flows]
+
+
+def test_two_equal_flows_end_at_1_9_and_2_0_s_when_they_share_fairly():
+    assert two_flows("queue_pair") == pytest.approx([1.9, 2.0], rel=1e-12)
+
+
+def test_two_equal_flows_end_at_1_0_and_2_0_s_in_order_of_posting():
+    assert two_flows("fifo") == pytest.approx([1.0, 2.0], rel=1e-12)
+
+
+def test_a_fetch_preempts_a_push_under_priority_and_waits_under_fifo():
+    for discipline, push_end, fetch_end in (("priority", 1.5, 0.6), ("fifo", 1.0, 1.5)):
+        wire = Wire(discipline, {"host0": GB, "decode0": GB})
+        push, fetch = flow(0, GB), flow(1, 0.5 * GB, urgent=True)
+        run(wire, [(0.0, push), (0.1, fetch)])
+        assert (push.end_s, fetch.end_s) == pytest.approx((push_end, fetch_end))
+
+
+def test_a_sending_link_that_is_slower_binds_its_flows_and_leaves_the_rest_to_others():
+    wire = Wire("queue_pair", {"host0": 0.2 * GB, "host1": 9 * GB, "decode0": GB})
+    slow, fast = flow(0, 0.2 * GB, "a", "host0"), flow(1, 0.8 * GB, "b", "host1")
+    run(wire, [(0.0, slow), (0.0, fast)])
+    assert slow.end_s == pytest.approx(1.0) and fast.end_s == pytest.approx(1.0)
+
+
+def test_two_nodes_of_one_host_share_its_link():
+    wire = Wire("queue_pair", {"host0": GB, "decode0": 9 * GB})
+    flows = [flow(i, GB, f"node{i}", "host0") for i in range(2)]
+    run(wire, [(0.0, f) for f in flows])
+    assert [f.end_s for f in flows] == pytest.approx([2.0, 2.0])
+
+
+def test_flows_posted_at_the_same_instant_are_served_by_their_keys():
+    wire = Wire("fifo", {"host0": GB, "decode0": GB})
+    flows = [flow(number, GB) for number in (2, 0, 1)]
+    ended = run(wire, [(0.0, f) for f in flows])
+    assert [f.key[0] for f in ended] == [0, 1, 2]
+
+
+def test_a_key_does_not_displace_what_has_begun_to_move():
+    wire = Wire("fifo", {"host0": GB, "decode0": GB})
+    first, late = flow(5, GB), flow(0, GB)
+    run(wire, [(0.0, first), (0.5, late)])
+    assert (first.end_s, late.end_s) == (1.0, 2.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(1, 1e9)), min_size=1, max_size=40))
+def test_a_single_fifo_link_is_lindleys_recursion(rows):
+    wire = Wire("fifo", {"host0": 9 * GB, "decode0": GB})
+    rows = sorted(rows)
+    flows = [flow(number, size) for number, (_, size) in enumerate(rows)]
+    run(wire, [(at_s, f) for (at_s, _), f in zip(rows, flows, strict=True)])
+    busy_s = 0.0
+    for (at_s, size), posted in zip(rows, flows, strict=True):
+        busy_s = max(busy_s, at_s) + size / GB
+        assert posted.end_s == pytest.approx(busy_s, rel=1e-9)
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(["fifo", "queue_pair", "priority"]),
+    st.lists(
+        st.tuples(st.floats(0, 3), st.floats(1e6, 1e9), st.integers(0, 3), st.booleans()),
+        min_size=1,
+        max_size=25,
+    ),
+)
+def test_no_link_ever_delivers_more_than_its_rate_allows(discipline, rows):
+    rates = {"host0": 0.5 * GB, "host1": 0.7 * GB, "decode0": 0.6 * GB}
+    wire = Wire(discipline, rates)
+    flows = [
+        Flow((i,), f"host{node // 2}", "decode0", f"node{node}", size, 1, urgent)
+        for i, (_, size, node, urgent) in enumerate(rows)
+    ]
+    postings = sorted(zip([row[0] for row in rows], flows, strict=True), key=lambda row: row[0])
+    times = np.linspace(0, 60, 241)
+    delivered = {link: np.zeros(len(times)) for link in rates}
+    ended: list[Flow] = []
+    for step, at_s in enumerate(times):
+        while postings and postings[0][0] <= at_s:
+            posted_s, posted = postings.pop(0)
+            ended += wire.advance(posted_s)
+            wire.post(posted_s, posted)
+        ended += wire.advance(at_s)
+        for f in flows:
+            done = f.size if f.end_s <= at_s else f.size - f.remaining(at_s) if f.posted_s <= at_s else 0
+            done = done if f.started_s <= at_s else 0.0
+            for link in (f.source, f.destination):
+                delivered[link][step] += done
+    for link, rate in rates.items():
+        assert (np.diff(delivered[link]) <= rate * np.diff(times) * (1 + 1e-9) + 1).all()
+    assert len(ended) == len(flows) == len(set(map(id, ended)))  # every flow ends, once
+
+
+def test_pieces_land_one_after_the_other():
+    wire = Wire("fifo", {"host0": GB, "decode0": GB})
+    posted = flow(0, GB, pieces=10)
+    wire.post(0.0, posted)
+    assert [posted.landed_pieces(t) for t in (0.0, 0.05, 0.1, 0.35, 0.999, 1.0)] == [0, 0, 1, 3, 9, 10]
+
+
+def test_a_flushed_queue_pair_gives_its_rate_to_the_others():
+    wire = Wire("queue_pair", {"host0": 9 * GB, "decode0": GB})
+    gone, left = flow(0, GB, "a"), flow(1, GB, "b")
+    wire.post(0.0, gone)
+    wire.post(0.0, left)
+    wire.advance(1.0)
+    assert wire.drop(1.0, ["a"]) == [gone]
+    assert wire.advance(1e9) == [left] and left.end_s == pytest.approx(1.5)
