@@ -53,6 +53,25 @@ class JumpLoop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine under a jumping clock."""
+    """Run a coroutine under a jumping clock; what a timer's callback raises ends it, too."""
+    faults: list[BaseException] = []
+    running: list[asyncio.Task[None]] = []
+
+    def end(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        faults.append(context.get("exception") or RuntimeError(context["message"]))
+        for task in running:
+            task.cancel()
+
+    async def watched() -> None:
+        running.append(asyncio.get_running_loop().create_task(main))
+        await running[0]
+
     with asyncio.Runner(loop_factory=JumpLoop) as runner:
-        runner.run(main)
+        runner.get_loop().set_exception_handler(end)
+        try:
+            runner.run(watched())
+        except asyncio.CancelledError:
+            if not faults:
+                raise
+    if faults:
+        raise faults[0]

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 
-
 class EmuScope:
     """Tasks that live and end together: the first failure cancels the others."""
 

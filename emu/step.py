@@ -186,9 +186,7 @@ class EmuStep(TimedStep["EmuSlot"]):
         for slot, new in zip(self._slots, self._generated, strict=True):
             token = slot.request.prompt_tokens + new
             for layer in range(self._geometry.num_layers):
-                entry = pattern(
-                    self._geometry, slot.request.request_id, layer, np.array([token])
-                )
+                entry = pattern(self._geometry, slot.request.request_id, layer, np.array([token]))
                 self._node.pool.entries[layer, slot.pages[token]] = entry[0]
                 slot.status[layer, token] = LOCAL
 

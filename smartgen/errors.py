@@ -4,7 +4,7 @@ Every exception here can be rebuilt from its ``args``: SimPy does that when one 
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -58,6 +58,25 @@ def truth(name: str, value: Any) -> None:
     """Refuse value by name unless it is true or false."""
     if not isinstance(value, bool):
         raise SmartGenError(f"{name}={value!r} must be true or false")
+
+
+def pairs(name: str, value: Any, num_owners: int) -> dict[int, float]:
+    """Return pairs of a number below num_owners and a time in seconds as a mapping.
+
+    Refuses by name what is no list of pairs, an owner that does not exist, or a negative time.
+    """
+    right = f"a list of pairs [number from 0 to {num_owners - 1}, seconds]"
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise SmartGenError(f"{name}={value!r} must be {right}")
+    times: dict[int, float] = {}
+    for pair in value:
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise SmartGenError(f"{name}={value!r} must be {right}")
+        owner, at_s = pair
+        if isinstance(owner, bool) or owner not in range(num_owners):
+            raise SmartGenError(f"{name} names {owner!r}; it must be {right}")
+        times[owner] = not_negative(f"{name} of {owner}", at_s)
+    return times
 
 
 def _number(name: str, value: Any, right: str) -> float:

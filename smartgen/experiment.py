@@ -4,8 +4,8 @@ It also derives what follows from its parts (geometry, costs, plans, draws), so 
 derives the same.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from smartgen.cost import Cost, Gpu, Host, Network
 from smartgen.cost.budget import Budget
 from smartgen.cost.recursion import ClosedBatch
 from smartgen.engine.messages import Assign
-from smartgen.errors import SmartGenError, count, not_negative, one_of, truth
+from smartgen.errors import SmartGenError, count, one_of, pairs, truth
 from smartgen.kv import Geometry
 from smartgen.kv.geometry import Int
 from smartgen.metrics.records import Recorder
@@ -36,15 +36,15 @@ from smartgen.workload import Request, closed_batch
 class Cluster:
     """Prefill nodes (one GPU each) on hosts that share a NIC, and one decoding node.
 
-    Pools are in tokens of prompt and output, null for unlimited. lost_s maps a prefill node's
-    number to the time at which it dies.
+    Pools are in tokens of prompt and output, null for unlimited. lost_s lists pairs: a prefill
+    node's number, and the time at which it dies.
     """
 
     prefill_nodes: int
     gpus_per_host: int
     prefill_pool_tokens: int | None = None
     decode_pool_tokens: int | None = None
-    lost_s: Mapping[int, float] = field(default_factory=dict)
+    lost_s: Sequence[Sequence[float]] = ()
 
     def __post_init__(self) -> None:
         count("cluster.prefill_nodes", self.prefill_nodes)
@@ -52,20 +52,15 @@ class Cluster:
         for name in ("prefill_pool_tokens", "decode_pool_tokens"):
             if getattr(self, name) is not None:
                 count(f"cluster.{name}", getattr(self, name))
-        for node, at_s in self.lost_s.items():
-            if node not in range(self.prefill_nodes):
-                raise SmartGenError(
-                    f"cluster.lost_s names node {node!r}; it must be one of "
-                    f"0 to {self.prefill_nodes - 1}"
-                )
-            not_negative(f"cluster.lost_s.{node}", at_s)
+        pairs("cluster.lost_s", self.lost_s, self.prefill_nodes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """A closed batch. prompt_tokens: one length for all, or a list with one for each request.
 
-    grows: whether generated entries add to attention and loading.
+    grows: whether generated entries add to attention and loading. abort_s lists pairs: a
+    request's number, and the time at which its client leaves.
     """
 
     name: str
@@ -74,7 +69,7 @@ class Workload:
     output_tokens: int
     cached_ratio: float
     grows: bool = True
-    abort_s: Mapping[int, float] = field(default_factory=dict)
+    abort_s: Sequence[Sequence[float]] = ()
 
     def __post_init__(self) -> None:
         count("workload.requests", self.requests)
@@ -97,7 +92,8 @@ class Workload:
 
     def make(self) -> tuple[Request, ...]:
         """The requests."""
-        return closed_batch(self.lengths, self.output_tokens, self.cached_ratio, self.abort_s)
+        aborts = pairs("workload.abort_s", self.abort_s, self.requests)
+        return closed_batch(self.lengths, self.output_tokens, self.cached_ratio, aborts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,8 @@ class Posting(Generic[Write]):
     """A flow, what it carries, and what to do as its pieces land.
 
     land(posting, first, stop) is called with the pieces [first, stop) that have arrived since the
-    last call; with the last of them, the posting is landed.
+    last call; with the last of them, the posting is landed. alone_s: how long the network would
+    take for it with nothing else on its links.
     """
 
     flow: Flow
@@ -33,7 +34,7 @@ class Posting(Generic[Write]):
     land: "Land[Write]"
     landed_pieces: int = 0
     flushed: bool = False
-    waited_s: float = 0.0
+    alone_s: float = 0.0
 
     @property
     def landed(self) -> bool:
@@ -56,7 +57,8 @@ class Shaper(Generic[Write]):
         """Post now; land is called as pieces arrive, the last time when it is complete."""
         now = self._clock.now
         self._advance(now)
-        posting = self._postings[flow] = Posting(flow, write, land)
+        posting = Posting(flow, write, land, alone_s=self._wire.alone_s(flow))
+        self._postings[flow] = posting
         self._wire.post(now, flow)
         self._arm()
         return posting
@@ -96,8 +98,6 @@ class Shaper(Generic[Write]):
     def _advance(self, now: float) -> None:
         for flow in self._wire.advance(now):
             posting = self._postings[flow]
-            # what the network took longer than it would have with nothing else on it
-            posting.waited_s = flow.end_s - flow.posted_s - self._wire.alone_s(flow)
             if self._one_way_s == 0:
                 self._land(posting, flow.pieces)
             else:

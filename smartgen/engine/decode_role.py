@@ -80,7 +80,10 @@ class DecodeRole:
             self._scope.spawn(self._listen(peer))
         self._scope.spawn(self._arrive(arrivals))
         self._scope.spawn(self._decode())
-        await self._scope.join()
+        try:
+            await self._scope.join()
+        finally:
+            self._scope.cancel()
 
     # -- arrival, assignment, departure
 

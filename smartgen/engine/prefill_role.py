@@ -61,10 +61,13 @@ class PrefillRole:
         self._scope = runtime.scope()
 
     async def run(self) -> None:
-        """Serve until the decoding node is lost."""
+        """Serve until the decoding node is lost, or this node is."""
         self._scope.spawn(self._listen())
         self._scope.spawn(self._work())
-        await self._scope.join()
+        try:
+            await self._scope.join()
+        finally:
+            self._stop()
 
     async def _listen(self) -> None:
         while True:
@@ -150,9 +153,15 @@ class PrefillRole:
 
     def _lose(self) -> None:
         """The decoding node is gone: its queue pair is flushed, so nothing needs to drain."""
+        served, self._served = self._served, {}
+        for request_id, one in served.items():
+            one.leaving = True
+            one.scope.cancel()
+            self._node.release(request_id)
+        self._scope.cancel()
+
+    def _stop(self) -> None:
+        """Nothing of this role runs on: not its own tasks, not its requests'."""
         for served in self._served.values():
-            served.leaving = True
             served.scope.cancel()
-            self._node.release(served.assign.request_id)
-        self._served.clear()
         self._scope.cancel()

@@ -6,8 +6,8 @@ from typing import NamedTuple
 class Shares(NamedTuple):
     """Seconds of the critical path by cause; they add up to the iteration.
 
-    remote_wait_s: waiting for planned or fetched entries. interference_s: the part of a fetch's
-    wait that it spent on the network behind other transfers.
+    remote_wait_s: waiting for planned or fetched entries. interference_s: what pushes on the
+    network added to that.
     """
 
     select_s: float = 0.0

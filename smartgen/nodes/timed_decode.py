@@ -162,7 +162,8 @@ class TimedDecodeNode(Generic[S]):
             self.landed_bytes[parcel.purpose] += parcel.data_bytes
         if write.fetch_id is not None:
             self.store_rows(write)
-            self.replies.come(write.fetch_id, write.peer, posting.waited_s)
+            posted_s = posting.flow.posted_s
+            self.replies.come(write.fetch_id, write.peer, posted_s, posting.alone_s)
         if row.all_delivered_s is None and not slot.num_left + slot.landings.num_in_flight:
             row.all_delivered_s = now
 

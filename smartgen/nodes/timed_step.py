@@ -164,7 +164,8 @@ class TimedStep(Generic[S]):
         """Wait for the replies."""
         if split.awaited is not None:
             await split.awaited.event.wait()
-            self._timer.replied(self._runtime.now, split.awaited.waited_s)
+            now = self._runtime.now
+            self._timer.replied(now, split.awaited.interference_s(now))
 
     def attend(self, layer: int) -> Awaitable[Any]:
         """Attention over what the layer has selected."""

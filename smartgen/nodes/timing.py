@@ -64,9 +64,9 @@ class StepTimer:
         """Planned blocks that a layer waited for are here."""
         self._attribution.charge("remote_wait_s", now)
 
-    def replied(self, now: float, waited_s: float) -> None:
-        """A fetch is complete; its last reply waited so long behind other transfers."""
-        self._attribution.charge("remote_wait_s", now - waited_s)
+    def replied(self, now: float, interference_s: float) -> None:
+        """A fetch is complete; other transfers have made it so much longer."""
+        self._attribution.charge("remote_wait_s", now - interference_s)
         self._attribution.charge("interference_s", now)
 
     def shares(self, now: float) -> Shares:

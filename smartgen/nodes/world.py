@@ -9,6 +9,7 @@ from smartgen.cost.shaper import Land, Shaper
 from smartgen.engine import DecodeRole, PrefillRole
 from smartgen.engine.messages import PeerLost
 from smartgen.engine.protocols import Scope
+from smartgen.errors import pairs
 from smartgen.experiment import Experiment, Outcome, links
 from smartgen.metrics.records import Recorder
 from smartgen.nodes.channel import LocalChannel, channel_pair
@@ -61,7 +62,10 @@ class World:
         experiment = self._experiment
         for number in range(experiment.cluster.prefill_nodes):
             self._start_prefill_node(number)
-        for number, at_s in experiment.cluster.lost_s.items():
+        losses = pairs(
+            "cluster.lost_s", experiment.cluster.lost_s, experiment.cluster.prefill_nodes
+        )
+        for number, at_s in losses.items():
             self._runtime.call_at(at_s, partial(self._lose, number))
         role = DecodeRole(
             self._runtime,
@@ -73,10 +77,15 @@ class World:
             experiment.geometry.num_layers,
             self.decode_node.recorder,
         )
+        # one scope over all: a fault in any role ends the run
         serving = self._runtime.scope()
-        serving.spawn(role.run(self._arrivals(experiment.workload.make())))
-        self._scopes.append(serving)
+        for scope in self._scopes:
+            serving.spawn(_join(scope))
+        serving.spawn(self._serve(role))
         await serving.join()
+
+    async def _serve(self, role: DecodeRole) -> None:
+        await role.run(self._arrivals(self._experiment.workload.make()))
         for scope in self._scopes:
             scope.cancel()
 
@@ -122,3 +131,7 @@ class World:
         self._there[number].cut()
         self.decode_node.drop(self._shaper.drop(node.queue_pairs))
         self._here[number].deliver(PeerLost(node.name))
+
+
+async def _join(scope: Scope) -> None:
+    await scope.join()

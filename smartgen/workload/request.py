@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from smartgen.errors import SmartGenError, count, not_negative, ratio
+from smartgen.errors import SmartGenError, count, ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,6 @@ def closed_batch(
     count("workload.requests", len(prompt_tokens))
     ratio("workload.cached_ratio", cached_ratio)
     aborts = dict(abort_s or {})
-    for number, at_s in aborts.items():
-        if number not in range(len(prompt_tokens)):
-            raise SmartGenError(
-                f"workload.abort_s names request {number!r}; it must be one of "
-                f"0 to {len(prompt_tokens) - 1}"
-            )
-        not_negative(f"workload.abort_s.{number}", at_s)
     return tuple(
         Request(i, 0.0, tokens, int(cached_ratio * tokens), output_tokens, aborts.get(i))
         for i, tokens in enumerate(prompt_tokens)

@@ -113,7 +113,13 @@ def test_no_link_ever_delivers_more_than_its_rate_allows(discipline, rows):
             wire.post(posted_s, posted)
         ended += wire.advance(at_s)
         for f in flows:
-            done = f.size if f.end_s <= at_s else f.size - f.remaining(at_s) if f.posted_s <= at_s else 0
+            done = (
+                f.size
+                if f.end_s <= at_s
+                else f.size - f.remaining(at_s)
+                if f.posted_s <= at_s
+                else 0
+            )
             done = done if f.started_s <= at_s else 0.0
             for link in (f.source, f.destination):
                 delivered[link][step] += done
@@ -126,7 +132,14 @@ def test_pieces_land_one_after_the_other():
     wire = Wire("fifo", {"host0": GB, "decode0": GB})
     posted = flow(0, GB, pieces=10)
     wire.post(0.0, posted)
-    assert [posted.landed_pieces(t) for t in (0.0, 0.05, 0.1, 0.35, 0.999, 1.0)] == [0, 0, 1, 3, 9, 10]
+    assert [posted.landed_pieces(t) for t in (0.0, 0.05, 0.1, 0.35, 0.999, 1.0)] == [
+        0,
+        0,
+        1,
+        3,
+        9,
+        10,
+    ]
 
 
 def test_a_flushed_queue_pair_gives_its_rate_to_the_others():

@@ -1,0 +1,173 @@
+"""A contract that cannot fail proves nothing: plant a fault in one world and see it found."""
+
+import pytest
+
+import smartgen.engine.prefill_role as prefill_role
+from smartgen.cost.shaper import Shaper
+from smartgen.emu import EmuBackend
+from smartgen.emu.nodes import EmuDecodeNode
+from smartgen.engine.messages import Idle
+from smartgen.errors import SmartGenError
+from smartgen.kv import LOCAL
+from smartgen.metrics.records import Purpose
+from smartgen.nodes.channel import LocalChannel, channel_pair
+from smartgen.nodes.timed_prefill import TimedPrefillNode
+from smartgen.nodes.timing import StepTimer
+from smartgen.sim import SimBackend
+from smartgen.sim.runtime import SimRuntime
+
+
+def decisions_and_times(outcome):
+    ends = [row.end_s for recorder in outcome.recorders for row in recorder.iterations]
+    return [recorder.decisions for recorder in outcome.recorders], ends
+
+
+@pytest.fixture
+def worlds_agree(tiny):
+    """Runs the simulator as it is, then the emulator with whatever a test plants."""
+    experiment = tiny("network.gbps=0.01", "record.decisions=true")
+    decisions, ends = decisions_and_times(SimBackend().run(experiment))
+
+    def compare():
+        emulated, emulated_ends = decisions_and_times(EmuBackend(memory_gib=1.0).run(experiment))
+        assert emulated == decisions
+        assert emulated_ends == pytest.approx(ends, rel=1e-9)
+
+    compare()  # nothing planted: they agree
+    return compare
+
+
+def test_a_push_out_of_order_is_found(worlds_agree, monkeypatch):
+    speculate = prefill_role.speculate
+
+    def reordered(policy, plan, progress):
+        blocks, after = speculate(policy, plan, progress)
+        return blocks[::-1], after
+
+    monkeypatch.setattr(prefill_role, "speculate", reordered)
+    with pytest.raises(AssertionError):
+        worlds_agree()
+
+
+def test_a_planned_push_out_of_order_is_found(worlds_agree, monkeypatch):
+    push = TimedPrefillNode.push
+
+    def early(node, request_id, blocks, layer):
+        return push(node, request_id, blocks[:-1] if layer == 1 else blocks, layer)
+
+    monkeypatch.setattr(TimedPrefillNode, "push", early)
+    with pytest.raises((AssertionError, RuntimeError)):
+        worlds_agree()
+
+
+def test_a_mask_set_before_its_data_is_found(worlds_agree, monkeypatch):
+    """The mask says local, the bytes are not there: the attended rows give it away."""
+    post = TimedPrefillNode._post
+
+    def with_mask_first(node, write, *rest, **named):
+        decode_node = node._land.__self__
+        if write.parcel.purpose == Purpose.SPECULATIVE and isinstance(decode_node, EmuDecodeNode):
+            slot = decode_node.slots[write.parcel.slots[0]]
+            bounds = node._geometry.bounds(slot.request.prompt_tokens)
+            for layer, first, stop in decode_node._ranges(bounds, write.blocks):
+                slot.status[layer, first:stop] = LOCAL
+        return post(node, write, *rest, **named)
+
+    monkeypatch.setattr(TimedPrefillNode, "_post", with_mask_first)
+    with pytest.raises(RuntimeError, match="attended rows hold wrong bytes"):
+        worlds_agree()
+
+
+@pytest.mark.parametrize("purpose", [Purpose.PROACTIVE, Purpose.SPECULATIVE, Purpose.ON_DEMAND])
+def test_a_delivery_counted_twice_is_found(worlds_agree, monkeypatch, purpose):
+    land, twice = Shaper._land, []
+
+    def landing(shaper, posting, pieces):
+        land(shaper, posting, pieces)
+        if posting.write.parcel.purpose == purpose and posting.landed and not twice:
+            twice.append(posting)
+            posting.land(posting, 0, pieces)
+
+    monkeypatch.setattr(Shaper, "_land", landing)
+    with pytest.raises((RuntimeError, KeyError)):
+        worlds_agree()
+    assert twice
+
+
+def test_a_delivery_that_is_lost_is_found(worlds_agree, monkeypatch):
+    """A block that never lands stays remote; nothing waits for ever, but the worlds differ."""
+    land, lost = Shaper._land, []
+
+    def landing(shaper, posting, pieces):
+        if posting.write.parcel.purpose == Purpose.SPECULATIVE and not lost:
+            lost.append(posting)
+            shaper._postings.pop(posting.flow, None)
+            posting.landed_pieces = posting.flow.pieces
+            return
+        land(shaper, posting, pieces)
+
+    monkeypatch.setattr(Shaper, "_land", landing)
+    with pytest.raises((AssertionError, SmartGenError)):
+        worlds_agree()
+
+
+def test_a_row_from_the_wrong_head_is_found(worlds_agree, monkeypatch):
+    rows = EmuDecodeNode.store_rows
+
+    def permuted(node, write):
+        payload = [entries[::-1].copy() for entries in write.payload]
+        rows(node, type(write)(write.parcel, write.peer, write.blocks, write.fetch_id, payload))
+
+    monkeypatch.setattr(EmuDecodeNode, "store_rows", permuted)
+    with pytest.raises(RuntimeError, match="attended rows hold wrong bytes"):
+        worlds_agree()
+
+
+def test_an_act_that_takes_a_little_longer_is_found(worlds_agree, monkeypatch):
+    head = StepTimer.head
+    monkeypatch.setattr(StepTimer, "head", lambda timer, now: head(timer, now) * 1.001)
+    with pytest.raises(AssertionError):
+        worlds_agree()
+
+
+# -- messages
+
+
+def crossed(left, right, runtime):
+    """What comes out of one end for what went into the other."""
+    sent, received = Idle(3, (1, 2), (4, 5)), []
+    left.send(sent)
+
+    async def receive():
+        received.append(await right.receive())
+
+    runtime.run(receive())
+    return sent, received[0]
+
+
+def assert_crosses_by_value(left, right, runtime):
+    sent, received = crossed(left, right, runtime)
+    assert received == sent
+    assert received is not sent
+
+
+def test_a_message_crosses_by_value():
+    runtime = SimRuntime()
+    assert_crosses_by_value(*channel_pair(runtime, 0.0), runtime)
+
+
+def test_a_message_passed_by_reference_is_found(monkeypatch):
+    import smartgen.nodes.channel as channel
+
+    monkeypatch.setattr(channel, "encode", lambda message: message)
+    monkeypatch.setattr(channel, "decode", lambda message: message)
+    runtime = SimRuntime()
+    with pytest.raises(AssertionError):
+        assert_crosses_by_value(*channel_pair(runtime, 0.0), runtime)
+
+
+def test_what_is_not_serialisable_cannot_cross():
+    left, _ = channel_pair(SimRuntime(), 0.0)
+    with pytest.raises(TypeError):
+        left.send(object())
+    assert isinstance(left, LocalChannel)
