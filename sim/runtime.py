@@ -1,100 +1,129 @@
 """The engine's coroutines on SimPy's event queue.
 
 A coroutine has what SimPy asks of a generator, ``send`` and ``throw``, so a Task is a SimPy process
-in all but two respects that keep layered simulation fast: it starts at once instead of through an
-event, and whoever gathers it resumes in the same instant instead of through another one.
+in all but three respects that keep layered simulation fast. It starts at once instead of through an
+event. What happens at the same instant (an event that is set, a task that ends) is called back
+from a plain list between SimPy's events instead of through its heap. And a pause whose end nobody
+waits for alone never becomes an event: gathering pauses takes the longest.
 """
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any
+from typing import Any, TypeAlias
 
 import simpy
 
 from smartgen.errors import SmartGenError
+
+Callback: TypeAlias = Callable[["Awaited"], None]
 
 
 class Cancelled(BaseException):
     """Thrown into a task that its scope ends; like asyncio's, it is nobody's to catch."""
 
 
-class Wait(simpy.Timeout):
-    """A timeout that can be awaited."""
+class Awaited:
+    """Something a task can wait for: done once, with an error or without."""
 
-    def __await__(self) -> Generator[simpy.Event, Any, None]:
-        if self.callbacks is not None:
+    __slots__ = ("callbacks", "done", "error")
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callback] = []
+        self.done = False
+        self.error: BaseException | None = None
+
+    def __await__(self) -> Generator["Awaited", None, None]:
+        if not self.done:
+            yield self
+        if self.error is not None:
+            raise self.error
+
+    def cancel(self) -> None:
+        """Nobody waits any more."""
+
+    def finish(self) -> None:
+        """Call back, at once."""
+        self.done = True
+        callbacks, self.callbacks = self.callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+
+class Pause(Awaited):
+    """Over at a time that is known from the start; an event of SimPy's only if awaited by itself."""
+
+    __slots__ = ("_env", "end_s")
+
+    def __init__(self, env: simpy.Environment, seconds: float) -> None:
+        super().__init__()
+        if seconds < 0:
+            raise ValueError(f"a pause of {seconds} s must not be negative")
+        self._env, self.end_s = env, env.now + seconds
+
+    def __await__(self) -> Generator[Awaited, None, None]:
+        env = self._env
+        if self.end_s > env.now:
+            timeout = simpy.Timeout(env, self.end_s - env.now)
+            timeout.callbacks.append(self._over)  # type: ignore[union-attr]
             yield self
 
+    def _over(self, _: simpy.Event) -> None:
+        self.finish()
 
-class SimEvent(simpy.Event):
-    """An engine event on SimPy's queue."""
+
+class SimEvent(Awaited):
+    """An engine event: whoever waits goes on at this instant, after whoever has set it."""
+
+    __slots__ = ("_ready",)
+
+    def __init__(self, ready: deque[Awaited]) -> None:
+        super().__init__()
+        self._ready = ready
 
     def set(self) -> None:
         """Let it happen, now."""
-        if not self.triggered:
-            self.succeed()
+        if not self.done:
+            self.done = True
+            if self.callbacks:
+                self._ready.append(self)
 
     def wait(self) -> "SimEvent":
         """Await the result to wait until it has happened."""
         return self
 
-    def __await__(self) -> Generator[simpy.Event, Any, None]:
-        if self.callbacks is not None:
-            yield self
 
+class Gather(Awaited):
+    """Acts side by side: done when the last of them is; a failure cancels the others."""
 
-class Gather:
-    """Acts side by side; duck-types what a Task waits for, so that it can be awaited like an event."""
+    __slots__ = ("_open", "_tasks")
 
-    _value: Any = None
-
-    def __init__(self, env: simpy.Environment, acts: tuple[Awaitable[Any], ...]) -> None:
-        self.callbacks: list[Callable[[Any], None]] | None = []
-        self._ok = True
-        self._defused = False
+    def __init__(self, acts: list[Awaitable[Any]]) -> None:
+        super().__init__()
+        self._tasks: list[Task] = []
         self._open = len(acts)
-        self._children: list[Task | simpy.Event] = []
         for act in acts:
-            if isinstance(act, simpy.Event):
-                self._children.append(act)
-                if act.callbacks is None:
-                    self._open -= 1
-                else:
-                    act.callbacks.append(self._event_done)
-            else:
-                assert isinstance(act, Coroutine)
-                self._children.append(Task(env, act, self._task_done))
-        self._settle()
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        if self.callbacks is not None:
-            yield self
-        elif not self._ok:
-            raise self._value
+            task = Task(_wait_for(act), self._task_done)
+            if not task.finished:
+                self._tasks.append(task)
 
     def cancel(self) -> None:
-        """End the children that are still running."""
-        for child in self._children:
-            if isinstance(child, Task):
-                child.cancel()
-            elif child.callbacks is not None and self._event_done in child.callbacks:
-                child.callbacks.remove(self._event_done)
-
-    def _event_done(self, _: simpy.Event) -> None:
-        self._open -= 1
-        self._settle()
+        """End the tasks that are still running."""
+        for task in self._tasks:
+            task.cancel()
 
     def _task_done(self, task: "Task") -> None:
         self._open -= 1
-        if task.error is not None and self._ok and not isinstance(task.error, Cancelled):
-            self._ok, self._value, self._open = False, task.error, 0
+        if task.error is None or self.error is not None or self.done:
+            if not self._open and not self.done:
+                self.finish()
+        elif not isinstance(task.error, Cancelled):
+            self.error = task.error
             self.cancel()
-        self._settle()
+            self.finish()
 
-    def _settle(self) -> None:
-        if self._open <= 0 and self.callbacks is not None:
-            callbacks, self.callbacks = self.callbacks, None
-            for callback in callbacks:
-                callback(self)
+
+async def _wait_for(act: Awaitable[Any]) -> None:
+    await act
 
 
 class Task:
@@ -103,13 +132,10 @@ class Task:
     __slots__ = ("_cancelled", "_coroutine", "_done", "_running", "_target", "error", "finished")
 
     def __init__(
-        self,
-        env: simpy.Environment,
-        coroutine: Coroutine[Any, Any, Any],
-        done: Callable[["Task"], None],
+        self, coroutine: Coroutine[Any, Any, Any], done: Callable[["Task"], None]
     ) -> None:
         self._coroutine, self._done = coroutine, done
-        self._target: Any = None
+        self._target: Awaited | None = None
         self._running = self._cancelled = self.finished = False
         self.error: BaseException | None = None
         self._advance(coroutine.send, None)
@@ -124,26 +150,19 @@ class Task:
 
     def _throw_cancelled(self) -> None:
         target, self._target = self._target, None
-        if target is not None and target.callbacks is not None:
-            target.callbacks.remove(self._resume)
-            if isinstance(target, Gather):
-                target.cancel()
+        if target is not None:
+            target.cancel()
         self._advance(self._coroutine.throw, Cancelled())
 
-    def _resume(self, event: Any) -> None:
-        if event is not self._target:  # cancelled while the event was calling back
-            return
-        self._target = None
-        if event._ok:
-            self._advance(self._coroutine.send, event._value)
-        else:
-            event._defused = True
-            self._advance(self._coroutine.throw, event._value)
+    def _resume(self, target: Awaited) -> None:
+        if target is self._target:  # else cancelled while the target was calling back
+            self._target = None
+            self._advance(self._coroutine.send, None)
 
     def _advance(self, step: Callable[[Any], Any], value: Any) -> None:
         self._running = True
         try:
-            target = step(value)
+            target: Awaited = step(value)
         except StopIteration:
             self._end(None)
         except (Exception, Cancelled) as error:
@@ -163,15 +182,15 @@ class Task:
 class SimScope:
     """Tasks that live and end together."""
 
-    def __init__(self, env: simpy.Environment) -> None:
-        self._env = env
+    def __init__(self, runtime: "SimRuntime") -> None:
+        self._runtime = runtime
         self._tasks: set[Task] = set()
         self._failure: BaseException | None = None
-        self._empty = SimEvent(env)
+        self._empty: SimEvent | None = None
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Start a task; it runs until it first waits."""
-        task = Task(self._env, coroutine, self._done)
+        task = Task(coroutine, self._done)
         if not task.finished:
             self._tasks.add(task)
 
@@ -183,7 +202,7 @@ class SimScope:
     async def join(self) -> None:
         """Wait until no task is left; raise the first failure."""
         while self._tasks:
-            self._empty = SimEvent(self._env)
+            self._empty = self._runtime.event()
             await self._empty
         if self._failure is not None:
             raise self._failure
@@ -193,7 +212,7 @@ class SimScope:
         if task.error is not None and not isinstance(task.error, Cancelled):
             self._failure = self._failure or task.error
             self.cancel()
-        if not self._tasks:
+        if not self._tasks and self._empty is not None:
             self._empty.set()
 
 
@@ -202,40 +221,57 @@ class SimRuntime:
 
     def __init__(self) -> None:
         self.env = simpy.Environment()
+        self._ready: deque[Awaited] = deque()
 
     @property
     def now(self) -> float:
         """Simulated seconds since the start."""
         return self.env.now
 
-    def after(self, seconds: float) -> Wait:
+    def after(self, seconds: float) -> Pause:
         """Something that is over so many seconds from now."""
-        return Wait(self.env, seconds)
+        return Pause(self.env, seconds)
 
     def call_at(self, when_s: float, callback: Callable[[float], None]) -> None:
         """Call back with when_s once that time has come."""
         timeout = simpy.Timeout(self.env, max(0.0, when_s - self.env.now))
-        assert timeout.callbacks is not None
-        timeout.callbacks.append(lambda _: callback(when_s))
+        timeout.callbacks.append(lambda _: callback(when_s))  # type: ignore[union-attr]
 
     def event(self) -> SimEvent:
         """A new event."""
-        return SimEvent(self.env)
+        return SimEvent(self._ready)
 
     def scope(self) -> SimScope:
         """A new scope."""
-        return SimScope(self.env)
+        return SimScope(self)
 
-    def gather(self, *acts: Awaitable[Any]) -> Gather:
+    async def gather(self, *acts: Awaitable[Any]) -> None:
         """Run acts side by side."""
-        return Gather(self.env, acts)
+        last: Pause | None = None
+        others = []
+        for act in acts:
+            if not isinstance(act, Pause):
+                others.append(act)
+            elif last is None or act.end_s > last.end_s:
+                last = act
+        if len(others) == 1:  # nothing to run it beside but pauses
+            await others[0]
+        elif others:
+            await Gather(others)
+        if last is not None:
+            await last
 
     def run(self, main: Coroutine[Any, Any, None]) -> None:
         """Run the world until main is over; raises what main raises."""
-        task = Task(self.env, main, lambda _: None)
+        task = Task(main, lambda _: None)
+        ready, step = self._ready, self.env.step
         while not task.finished:
+            while ready:
+                ready.popleft().finish()
+            if task.finished:
+                break
             try:
-                self.env.step()
+                step()
             except simpy.core.EmptySchedule:
                 raise SmartGenError(
                     f"nothing can happen any more at {self.env.now:.6f} s simulated, "

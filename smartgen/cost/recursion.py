@@ -93,6 +93,10 @@ class _Recursion:
         # landed planned pushes: [layer], the last request's
         self.done_s = [0.0] * self.layers
         self.plan_done_s = [0.0] * len(batch.requests)
+        # what is posted at the same instant is served by node, then by request
+        self.posting_order = sorted(
+            range(len(batch.plans)), key=lambda i: (batch.prefill_nodes[i], i)
+        )
 
     def run(self) -> ClosedResult:
         batch, policy = self.batch, self.batch.policy
@@ -251,7 +255,8 @@ class _Recursion:
         if not batch.policy.announces_idle(step):
             return
         posted_s = now + self.one_way_s
-        for i, plan in enumerate(batch.plans):
+        for i in self.posting_order:
+            plan = batch.plans[i]
             if self.landed[i] == len(plan.order) or posted_s < self.plan_done_s[i]:
                 continue
             before = self.progress[i].posted

@@ -115,6 +115,9 @@ class Wire:
                 return flow.destination, ""
 
     def _replan(self, now: float) -> None:
+        if len(self._queues) == 1 and len(self._active) <= 1:
+            self._replan_single(now)
+            return
         heads = [queue[0] for queue in self._queues.values() if queue]
         if self._discipline == "priority":
             busy = {flow.destination for flow in heads if flow.urgent}
@@ -127,6 +130,19 @@ class Wire:
             _retime(flow, now, rate)
         self._active = heads
         self.next_end_s = min((flow.end_s for flow in heads), default=INFINITY)
+
+    def _replan_single(self, now: float) -> None:
+        """The common case, without the search for who shares what: one queue, one flow at a time."""
+        (queue,) = self._queues.values()
+        for flow in self._active:
+            if not queue or flow is not queue[0]:
+                _retime(flow, now, 0.0)
+        if not queue:
+            self._active, self.next_end_s = [], INFINITY
+            return
+        head = queue[0]
+        _retime(head, now, min(self._rates[head.source], self._rates[head.destination]))
+        self._active, self.next_end_s = [head], head.end_s
 
     def _share(self, flows: list[Flow]) -> list[float]:
         """Max-min fair rates: the most loaded link fixes its flows, and the rest share on."""

@@ -1,14 +1,14 @@
 """What nodes write down about a transfer that has landed; the same in every backend."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from smartgen.cost.wire import Flow
 from smartgen.metrics.records import Purpose, Recorder, TransferRow
 
 
-@dataclass(frozen=True, slots=True)
-class Parcel:
+class Parcel(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What a posting carries, in counts; the books are kept over it.
 
     request_ids, and with them entries_by_request, are several where one reply serves a batch.

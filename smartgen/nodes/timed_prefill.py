@@ -4,6 +4,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from smartgen.cost import Flow
@@ -26,8 +27,7 @@ class WaitingRuntime(TimedRuntime, Protocol):
         """Something that started now and is over so many seconds from now."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Write:
+class Write(msgspec.Struct, frozen=True, eq=False):
     """A WRITE, or the reply to a fetch. payload is what a backend moves; null where only counts."""
 
     parcel: Parcel
