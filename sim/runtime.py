@@ -50,7 +50,7 @@ class Awaited:
 
 
 class Pause(Awaited):
-    """Over at a time that is known from the start; an event of SimPy's only if awaited by itself."""
+    """Over at a time known from the start; an event of SimPy's only if awaited by itself."""
 
     __slots__ = ("_env", "end_s")
 
@@ -131,9 +131,7 @@ class Task:
 
     __slots__ = ("_cancelled", "_coroutine", "_done", "_running", "_target", "error", "finished")
 
-    def __init__(
-        self, coroutine: Coroutine[Any, Any, Any], done: Callable[["Task"], None]
-    ) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], done: Callable[["Task"], None]) -> None:
         self._coroutine, self._done = coroutine, done
         self._target: Awaited | None = None
         self._running = self._cancelled = self.finished = False

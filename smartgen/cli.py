@@ -4,15 +4,23 @@ Whatever is wrong with what was asked for ends in one line on stderr and exit co
 """
 
 import csv
+import io
 import os
+import re
+import signal
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from smartgen.errors import SmartGenError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+    from smartgen.sweep import Started
 
 USAGE = """\
 usage: smartgen [KEY=VALUE ...]              run one experiment, print a table, draw figures
@@ -39,28 +47,44 @@ continues where it was interrupted.
 
 def main() -> None:
     """Run the command line; exits with 1 after any mistake, 130 after an interruption."""
-    arguments = sys.argv[1:]
     try:
-        if arguments in (["-h"], ["--help"], ["help"]):
-            sys.stdout.write(_usage())
-        elif arguments and arguments[0] == "plot":
-            _plot(arguments[1:])
-        elif arguments and arguments[0].isidentifier():
-            raise SmartGenError(
-                f"{arguments[0]!r} is neither a subcommand (plot, help) nor key=value; "
-                "see smartgen --help"
-            )
-        else:
-            _hydra()
-    except KeyboardInterrupt:
-        sys.stderr.write(f"smartgen: {_interrupted()}\n")
-        sys.exit(130)
-    except Exception as error:
+        _dispatch(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read stdout has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (Exception, KeyboardInterrupt) as error:
+        if _is_interruption(error):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # end in peace
+            _stop(_interrupted(), 130)
         line = _one_line(error)
         if line is None:
             raise
-        sys.stderr.write(f"smartgen: {line}\n")
-        sys.exit(1)
+        kept = _kept() or "0 "
+        _stop(line if kept.startswith("0 ") else f"{line}; {kept}", 1)
+
+
+def _stop(line: str, code: int) -> NoReturn:
+    sys.stderr.write(f"smartgen: {' '.join(line.split())}\n")
+    sys.exit(code)
+
+
+def _dispatch(arguments: list[str]) -> None:
+    if arguments == ["help"] or not {"-h", "--help"}.isdisjoint(arguments):
+        sys.stdout.write(_usage())
+    elif "--version" in arguments:
+        from smartgen.provenance import program_version
+
+        sys.stdout.write(f"smartgen {program_version()}\n")
+    elif arguments and arguments[0] == "plot":
+        _plot(arguments[1:])
+    elif arguments and arguments[0].isidentifier():
+        raise SmartGenError(
+            f"{arguments[0]!r} is neither a subcommand (plot, help) nor key=value; "
+            "see smartgen --help"
+        )
+    else:
+        _hydra()
 
 
 def _usage() -> str:
@@ -82,22 +106,52 @@ def _hydra() -> None:
     from smartgen import sweep
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises; main prints one line
+    sweep.forget()
     sweep.register_resolvers()
-    decorate = hydra.main(version_base="1.3", config_path="pkg://smartgen.conf", config_name="config")
+    decorate = hydra.main(
+        version_base="1.3", config_path="pkg://smartgen.conf", config_name="config"
+    )
     try:
-        decorate(_job)()
-    except SystemExit as stop:  # argparse has printed its usage
-        if stop.code not in (None, 0):
-            sys.exit(1)
-        raise
+        with _held_stderr(), sweep.workers_deaf_to_interrupts():
+            decorate(_job)()
+    except sweep.Refused as refused:
+        raise refused.mistake  # noqa: B904 - it has a cause of its own
     except BaseException:
-        config = sweep.started()
-        if config is not None:
-            sweep.remove_if_empty(Path(config.hydra.sweep.dir))
+        begun = sweep.started()
+        if begun is not None:
+            sweep.tidy(begun)
         raise
-    config = sweep.started()
-    if config is not None:
-        _report_sweep(config)
+    begun = sweep.started()
+    if begun is not None:
+        _report_command(begun)
+
+
+class _Held(io.StringIO):
+    """What Hydra writes to stderr: usage, which job failed. We say it in one line or not at all."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self.stream = stream
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+
+@contextmanager
+def _held_stderr() -> Iterator[None]:
+    """Hold what is written to stderr until all went well; of a refusal, keep what is told."""
+    held = _Held(sys.stderr)
+    sys.stderr = held
+    try:
+        yield
+    except SystemExit as stop:
+        if stop.code not in (None, 0):
+            lines = held.getvalue().splitlines() or ["refused"]
+            raise SmartGenError(lines[-1].partition(" error: ")[2] or lines[-1]) from None
+        raise
+    finally:
+        sys.stderr = held.stream
+    sys.stderr.write(held.getvalue())
 
 
 def _job(config: "DictConfig") -> None:
@@ -105,65 +159,63 @@ def _job(config: "DictConfig") -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    from smartgen.sweep import remove_if_empty
-
     told = HydraConfig.get()
     folder = Path(told.runtime.output_dir)
+    is_point = told.mode == RunMode.MULTIRUN
     try:
-        metrics, kept = _run(config, folder, _point_of(told))
-    except BaseException:
-        remove_if_empty(folder)
+        metrics, kept = _run(config, folder, told.job.num if is_point else None)
+    except Exception as error:
+        if _one_line(error) is None:
+            error.add_note(traceback.format_exc())  # a worker's is lost on its way
         raise
-    if told.mode == RunMode.MULTIRUN:
+    if is_point:
         _say_progress(folder, metrics, kept)
-    else:
-        _report([folder], folder, list(config.figures))
-
-
-def _point_of(told: Any) -> int | None:
-    """The point's number in its sweep; null in a run of its own."""
-    from omegaconf import OmegaConf
-
-    return None if OmegaConf.is_missing(told.job, "num") else told.job.num
 
 
 def _run(config: "DictConfig", folder: Path, point: int | None) -> tuple[dict[str, Any], bool]:
-    """Run unless the folder holds this very result; returns its metrics, and whether it was kept."""
-    from omegaconf import OmegaConf
-
-    from smartgen.compose import backend_of, experiment_of
+    """Run unless the folder holds this very result; returns its metrics, and if it was kept."""
+    from smartgen.compose import backend_of, experiment_of, plain_of
     from smartgen.metrics.store import read_run, write_run
-    from smartgen.provenance import fingerprint, provenance
-    from smartgen.sweep import is_done
+    from smartgen.provenance import provenance
+    from smartgen.sweep import is_done, mark_kept
 
-    plain: Any = OmegaConf.to_container(config, resolve=True)
-    if is_done(folder, fingerprint(plain)):
-        return dict(read_run(folder).metrics), True
     experiment = experiment_of(config)
     backend = backend_of(config)
-    outcome = backend.run(experiment)
+    plain = plain_of(config)
     told = {**provenance(plain), "point": point}
+    if is_done(folder, told["fingerprint"]):
+        mark_kept(folder)
+        return dict(read_run(folder).metrics), True
+    outcome = backend.run(experiment)
     return write_run(folder, plain, told, backend.name, experiment, outcome), False
 
 
 def _say_progress(folder: Path, metrics: dict[str, Any], kept: bool) -> None:
-    from smartgen.sweep import NUM_POINTS, finished_points
+    from smartgen.sweep import num_points, points_of_this_sweep
 
-    done = len(finished_points(folder.parent))
-    total = os.environ.get(NUM_POINTS, "?")
+    done = len(points_of_this_sweep(folder.parent))
     ttst_s = metrics["ttst_s"]["mean"]
     told = "kept" if kept else "no request finished" if ttst_s is None else f"TTST {ttst_s:.3f} s"
-    sys.stderr.write(f"[{done}/{total}] {folder.name}: {told}\n")
+    stream = getattr(sys.stderr, "stream", sys.stderr)  # at once, even if run in this process
+    stream.write(f"[{done}/{num_points()}] {folder.name}: {told}\n")
 
 
-def _report_sweep(config: "DictConfig") -> None:
+def _report_command(begun: "Started") -> None:
+    from smartgen.compose import figures_of
+    from smartgen.sweep import points_of_this_sweep
+
+    points = points_of_this_sweep(begun.folder)
+    if points:
+        _write_summary(points, begun.folder / "summary.csv")
+    _report(points or [begun.folder], begun.folder, figures_of(begun.config))
+
+
+def _write_summary(points: list[Path], path: Path) -> None:
+    """What differs between points, and their metrics, as a table for other programs."""
     from smartgen.metrics.labels import differences
     from smartgen.metrics.store import read_run
     from smartgen.metrics.summary import summary_csv_rows
-    from smartgen.sweep import finished_points
 
-    folder = Path(config.hydra.sweep.dir)
-    points = finished_points(folder)
     runs = [read_run(point) for point in points]
     differing = differences(runs)
     rows = [
@@ -173,9 +225,8 @@ def _report_sweep(config: "DictConfig") -> None:
         )
         for i, run in enumerate(runs)
     ]
-    with (folder / "summary.csv").open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(summary_csv_rows(rows))
-    _report(points, folder, list(config.figures))
 
 
 def _report(runs: list[Path], folder: Path, figures: list[str]) -> None:
@@ -205,23 +256,26 @@ def _relative(path: Path) -> Path:
 
 
 def _plot(arguments: list[str]) -> None:
+    from smartgen.errors import one_of
     from smartgen.metrics.store import read_run
-    from smartgen.plot import draw
+    from smartgen.plot import KINDS, draw
     from smartgen.sweep import finished_points
 
     output = None
     if "-o" in arguments:
         at = arguments.index("-o")
-        output = Path(arguments[at + 1]) if at + 1 < len(arguments) else None
+        if at + 1 == len(arguments):
+            raise SmartGenError("-o needs the file to draw into")
+        output = Path(arguments[at + 1])
         arguments = arguments[:at] + arguments[at + 2 :]
     if len(arguments) < 2:
-        raise SmartGenError("plot needs a kind (ctl, bars, gaps, stalls) and folders of runs")
+        raise SmartGenError(f"plot needs a kind ({', '.join(KINDS)}) and folders of runs")
     kind, *names = arguments
-    folders: list[Path] = []
-    for name in names:
-        points = finished_points(Path(name))
-        folders += points or [Path(name)]
-    path = output or Path(f"{kind}.png")
+    one_of("plot", kind, KINDS)
+    folders = [folder for name in names for folder in finished_points(Path(name)) or [Path(name)]]
+    path = output or Path(kind)
+    if path.suffix not in (".png", ".pdf"):
+        path = path.with_name(f"{path.name}.png")
     draw(kind, [read_run(folder) for folder in folders], path)
     sys.stdout.write(f"figure:  {path}\n")
 
@@ -229,19 +283,31 @@ def _plot(arguments: list[str]) -> None:
 # -- one line
 
 
+def _is_interruption(error: BaseException | None) -> bool:
+    """Whether it is one, or was raised by someone who was cleaning up after one."""
+    return error is not None and (
+        isinstance(error, KeyboardInterrupt) or _is_interruption(error.__context__)
+    )
+
+
 def _interrupted() -> str:
+    kept = _kept()
+    if kept is None:
+        return "interrupted; nothing was written"
+    return f"interrupted; {kept}, the same command runs the others"
+
+
+def _kept() -> str | None:
+    """What is kept of the sweep that was begun, if one was."""
     if "smartgen.sweep" not in sys.modules:
-        return "interrupted"
+        return None
     from smartgen import sweep
 
-    config = sweep.started()
-    if config is None:
-        return "interrupted; nothing was written"
-    points = len(sweep.finished_points(Path(config.hydra.sweep.dir)))
-    return (
-        f"interrupted; {points} of {sweep.num_points(config)} points are finished and kept, "
-        "the same command runs the others"
-    )
+    begun = sweep.started()
+    if begun is None or not begun.is_sweep:
+        return None
+    done = sweep.kept_points(begun.folder)
+    return f"{done} of {begun.num_points} points {'is' if done == 1 else 'are'} finished and kept"
 
 
 def _one_line(error: BaseException) -> str | None:
@@ -249,13 +315,56 @@ def _one_line(error: BaseException) -> str | None:
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, SmartGenError):
-            return " ".join(str(seen).split())
-        seen = seen.__cause__ or seen.__context__
-    module = type(error).__module__.partition(".")[0]
-    if module in ("hydra", "omegaconf"):
-        cause = error.__cause__
-        text = str(cause) if type(cause).__module__.startswith("omegaconf") else str(error)
-        return " ".join(text.split())
+            return str(seen)
+        seen = seen.__cause__
+    if isinstance(error, MemoryError):
+        return f"out of memory: {error}"
+    frames = list(traceback.walk_tb(error.__traceback__))
+    where = frames[-1][0].f_globals.get("__name__", "") if frames else ""
+    is_ours = hasattr(error, "__notes__")  # by _job, in a worker
+    if where.partition(".")[0] in ("hydra", "omegaconf", "yaml", "joblib") and not is_ours:
+        return _told_by_hydra(error)
     if isinstance(error, OSError):
-        return " ".join(str(error).split())
+        return f"{error.filename or 'a file'}: {error.strerror or error}"
     return None
+
+
+def _told_by_hydra(error: BaseException) -> str:
+    """Hydra's own words, or better ones where it is an option or key that does not exist."""
+    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+    from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+
+    told, cause = _first_part(str(error)), error.__cause__
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, option = str(error.missing_cfg_file).rpartition("/")
+        options = ", ".join(name for name in error.options if name != "base")
+        told = f"{group}={option} is unknown; there are {options}"
+    elif isinstance(error, OverrideParseException) and error.override not in told:
+        told = f"{error.override!r} cannot be read: {told}"
+    elif isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        asked = str(error).rpartition("use +")[2]
+        told = f"{asked} is no key; {_near(cause.full_key or '', cause.parent_node)}"
+    elif isinstance(cause, OmegaConfBaseException):
+        told = f"{error}: {_first_part(str(cause))}"
+    elif isinstance(error, OmegaConfBaseException):
+        told = f"{error.full_key}: {told}"
+    elif not isinstance(error, HydraException):
+        told = f"{told} (asked for: {' '.join(sys.argv[1:])})"
+    return told
+
+
+def _first_part(text: str) -> str:
+    """Without search paths, links and types of nodes."""
+    return re.split(r"Config search path|See https:|full_key:", text)[0].strip()
+
+
+def _near(full_key: str, parent: Any) -> str:
+    """What could have been meant by a key that does not exist."""
+    from difflib import get_close_matches
+
+    section, _, key = full_key.rpartition(".")
+    known = [str(name) for name in parent if name not in ("hydra", "_target_")]
+    close = get_close_matches(key, known, 1)
+    if close:
+        return f"did you mean {'.'.join((section, *close)).lstrip('.')}?"
+    return f"{section or 'the configuration'} has {', '.join(known)}"

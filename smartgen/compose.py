@@ -34,7 +34,7 @@ def plain_of(config: DictConfig) -> dict[str, Any]:
     copy = config.copy()
     with open_dict(copy):
         copy.pop("hydra", None)
-    plain: Any = OmegaConf.to_container(copy, resolve=True, throw_on_missing=True)
+    plain: Any = OmegaConf.to_container(copy, resolve=True)
     return {str(key): value for key, value in plain.items()}
 
 
@@ -121,10 +121,11 @@ def _check_keys(path: str, keys: Mapping[str, Any], target: type) -> None:
     for key, value in keys.items():
         if key not in known:
             raise SmartGenError(
-                f"{dot}{key}={value!r} is no key; {path or 'there'} has {', '.join(known)}"
+                f"{dot}{key}={value!r} is no key; {path or 'an experiment'} has {', '.join(known)}"
             )
     for key, field in known.items():
-        if key not in keys and field.default is MISSING and field.default_factory is MISSING:
+        is_needed = field.default is MISSING and field.default_factory is MISSING
+        if keys.get(key, "???" if is_needed else None) == "???":
             raise SmartGenError(f"{dot}{key} is missing; it must be given")
 
 

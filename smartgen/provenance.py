@@ -1,13 +1,15 @@
-"""Where a result came from: version, source, machine, cards; and whether a stored one still holds."""
+"""Where a result came from: version, source, machine, cards; and whether it still holds."""
 
 import hashlib
 import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +19,56 @@ PRESENTATION = ("figures", "results_dir", "hydra")
 """Keys of a configuration that do not change its result."""
 
 
+_TELLS_ONLY = ("cli.py", "sweep.py", "plot")
+"""Modules that say or draw what came out."""
+
+
 @cache
 def source_digest() -> str:
-    """A digest of every module and card of this package, links followed."""
+    """A digest of every module that makes results, links followed.
+
+    Cards are not in it: what they say is in the configuration.
+    """
     digest = hashlib.sha256()
-    for folder, names, files in sorted(os.walk(PACKAGE, followlinks=True)):
-        names[:] = [name for name in names if name != "__pycache__"]
-        for name in sorted(files):
-            if name.endswith((".py", ".yaml")):
-                path = Path(folder, name)
-                digest.update(str(path.relative_to(PACKAGE)).encode())
-                digest.update(path.read_bytes())
+    for path in sorted(_modules(PACKAGE)):
+        name = path.relative_to(PACKAGE)
+        if name.parts[0] not in _TELLS_ONLY:
+            digest.update(name.as_posix().encode())
+            digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
+def _modules(folder: Path) -> Iterator[Path]:
+    for root, _, files in os.walk(folder, followlinks=True):
+        yield from (Path(root, name) for name in files if name.endswith(".py"))
+
+
 def fingerprint(config: Mapping[str, Any]) -> str:
-    """Identifies a result: the resolved configuration and the source that made it."""
+    """Identifies a result: the resolved configuration, the profile's file, the source."""
     told = {key: value for key, value in config.items() if key not in PRESENTATION}
-    text = json.dumps(told, sort_keys=True, default=str) + source_digest()
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode())
+    digest.update(source_digest().encode())
+    if isinstance(config.get("profile"), str):
+        with suppress(OSError):  # a file that is not there is refused by whoever loads it
+            digest.update(Path(config["profile"]).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def program_version() -> str:
+    """The version that is installed, or that of the checkout."""
+    try:
+        return version("smartgen-kv")
+    except PackageNotFoundError:
+        project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+        return str(project["project"]["version"])
 
 
 def provenance(config: Mapping[str, Any]) -> dict[str, Any]:
     """What provenance.json says."""
     return {
         "fingerprint": fingerprint(config),
-        "version": version("smartgen-kv"),
+        "version": program_version(),
         "commit": _commit(),
         "source_digest": source_digest(),
         "machine": {
@@ -60,9 +86,14 @@ def provenance(config: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def _commit() -> str | None:
     """The commit of a checkout, with a plus if it was changed; null outside of one."""
+    if not (PACKAGE.parent / ".git").exists():
+        return None  # installed, maybe below someone else's checkout
     try:
         git = ["git", "-C", str(PACKAGE), "describe", "--always", "--dirty=+", "--abbrev=12"]
-        done = subprocess.run(git, capture_output=True, text=True, check=True, timeout=10)
+        quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # many workers may ask at once
+        done = subprocess.run(
+            git, capture_output=True, text=True, check=True, timeout=10, env=quiet
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

@@ -36,25 +36,36 @@ _LONGEST_NAME = 150
 
 
 class Refused(BaseException):
-    """Carries a mistake, its cause, past Hydra, which only warns of exceptions in callbacks."""
+    """Carries a mistake past Hydra, which only warns of exceptions in callbacks."""
+
+    def __init__(self, mistake: Exception) -> None:
+        super().__init__(mistake)
+        self.mistake = mistake
 
 
 @dataclass(frozen=True)
 class Started:
-    """A run or sweep that was started in this process: its folder, and those that it made for it."""
+    """A run or sweep that was started: its folder, and all folders that were made for it."""
 
     config: DictConfig
     folder: Path
     made: Sequence[Path]
     num_points: int
+    is_sweep: bool
 
 
 _started: list[Started] = []
 
 
 def started() -> Started | None:
-    """The run or sweep that was started last in this process, if one was."""
+    """The run or sweep that was started by this command, if one was."""
     return _started[-1] if _started else None
+
+
+def forget() -> None:
+    """Forget the last command."""
+    _started.clear()
+    os.environ.pop(COMMAND, None)
 
 
 class SweepCallback(Callback):
@@ -62,33 +73,33 @@ class SweepCallback(Callback):
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Refuse what is wrong; claim the folder."""
-        self._start(config, {}, "run.dir")
+        self._start(config, is_sweep=False)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Refuse what is wrong in all points or in the first; claim the folder."""
-        self._start(config, choices(config), "sweep.dir")
+        self._start(config, is_sweep=True)
 
-    def _start(self, config: DictConfig, values: dict[str, list[str]], key: str) -> None:
+    def _start(self, config: DictConfig, is_sweep: bool) -> None:
         try:
             _check_results_dir(config)
+            values = choices(config) if is_sweep else {}
             _check_swept(values)
-            _check(_first_point(config, values) if values else config)
-            name = _command_name(config, key == "sweep.dir")
+            _check(_first_point(config, values) if is_sweep else config)
+            name, num_points = _command_name(config, is_sweep), math.prod(map(len, values.values()))
             swept = [key for key, options in values.items() if len(options) > 1]
-            num_points = math.prod(len(options) for options in values.values())
             told = {"name": name, "swept": swept, "points": num_points}
             os.environ[COMMAND] = json.dumps(told)
-            folder = Path(OmegaConf.select(config.hydra, key)).absolute()
-            _started.append(Started(config, folder, _make(folder), num_points))
+            folder = Path(config.hydra.sweep.dir if is_sweep else config.hydra.run.dir).absolute()
+            _started.append(Started(config, folder, _make(folder), num_points, is_sweep))
         except Exception as error:
-            raise Refused from error
+            raise Refused(error) from error
 
 
 # -- what was asked for
 
 
 def choices(config: DictConfig) -> dict[str, list[str]]:
-    """Overrides of a sweep by their key: one, or as many as are swept over. Points are the product."""
+    """Overrides of a sweep by key: one, or as many as are swept over; points are the product."""
     params = config.hydra.sweeper.params or {}
     texts = [*(f"{key}={value}" for key, value in params.items()), *config.hydra.overrides.task]
     loader = GlobalHydra.instance().config_loader()
@@ -121,9 +132,9 @@ def _check_swept(values: Mapping[str, Sequence[str]]) -> None:
             raise SmartGenError(f"{key} is swept over nothing; it must have at least one value")
         if len(options) > 1 and key.lstrip("+") in PRESENTATION:
             raise SmartGenError(f"{key} cannot be swept; it holds for all points")
-        for option in options:
-            if options.count(option) > 1:
-                raise SmartGenError(f"{option} is asked for twice; every point must be another")
+        if len(set(options)) < len(options):
+            twice = next(option for option in options if options.count(option) > 1)
+            raise SmartGenError(f"{twice} is asked for twice; every point must be another")
 
 
 def _check_results_dir(config: DictConfig) -> None:
@@ -140,6 +151,8 @@ def _make(folder: Path) -> list[Path]:
     except OSError as error:
         _remove_empty(missing)
         raise SmartGenError(f"{folder} cannot be written: {error.strerror}") from error
+    if not os.access(folder, os.W_OK):
+        raise SmartGenError(f"{folder} cannot be written: permission denied")
     return missing
 
 
@@ -177,7 +190,10 @@ def _command_name(config: DictConfig, is_sweep: bool) -> str:
 def point_name(overrides: Sequence[str]) -> str:
     """A folder's name for a point: the overrides in which it differs from the others."""
     swept = _command()["swept"]
-    return _safe(",".join(sorted(text for text in overrides if text.split("=")[0] in swept))) or "point"
+    return (
+        _safe(",".join(sorted(text for text in overrides if text.split("=")[0] in swept)))
+        or "point"
+    )
 
 
 def _key(override: str) -> str:

@@ -151,7 +151,7 @@ class Cost:
         return LocalStep(overhead_s, weights_s + unpack_s, 0.0, feed_forward_s, 0.0)
 
     def admit_s(self, batch_bytes: float, codec: str) -> float:
-        """Joining a batch: RPC, batch assembly, first launch; under hack also a first conversion."""
+        """Joining a batch: RPC, batch assembly, first launch; under hack also a conversion."""
         extra_ns = self.gpu.hack.handover_ns_per_byte * batch_bytes if codec == "hack" else 0.0
         return self.handover_s + extra_ns * 1e-9
 

@@ -8,7 +8,8 @@ Everything is max and plus: a wire that serves in order of posting is one busy-u
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,7 +68,18 @@ class ClosedResult:
     def steps_s(self) -> list[float]:
         """Gaps between iteration ends, from the third token on."""
         ends = self.iteration_end_s
-        return [b - a for a, b in zip(ends, ends[1:], strict=False)]
+        return [b - a for a, b in pairwise(ends)]
+
+
+class _Acts(NamedTuple):
+    """Seconds of one iteration's acts; fetches: (until posted, on the wire) by prefill node."""
+
+    attend_dense_s: float
+    attend_s: float
+    select_s: float
+    load_dense_s: float
+    load_s: float
+    fetches: list[tuple[float, float]]
 
 
 def closed_batch_times(batch: ClosedBatch) -> ClosedResult:
@@ -89,7 +101,8 @@ class _Recursion:
         self.progress = [Progress(plan.num_planned) for plan in batch.plans]
         self.landed = [plan.num_planned for plan in batch.plans]
         self.flying: list[tuple[float, float, int, int]] = []  # start, end, request, blocks
-        self.sizes = [self._cumulated_sizes(i) for i in range(len(batch.requests))]
+        self.sizes: dict[tuple[int, Plan], list[float]] = {}
+        self.planned_sizes: dict[tuple[int, Plan], list[float]] = {}
         # landed planned pushes: [layer], the last request's
         self.done_s = [0.0] * self.layers
         self.plan_done_s = [0.0] * len(batch.requests)
@@ -127,12 +140,12 @@ class _Recursion:
             new_tokens = request.prompt_tokens - request.cached_tokens
             offload_s = batch.cost.offload_s(new_tokens * batch.geometry.entry_bytes, layer_s)
             extra_s = offload_s if batch.policy.placement == "host" else 0.0
+            sizes = self._planned_sizes(i)
             clock_s = node_free_s.get(batch.prefill_nodes[i], self.one_way_s)
             for layer in range(self.layers):
                 clock_s += layer_s
-                size = self._planned_size(i, layer)
                 clock_s += extra_s
-                postings.append((clock_s, batch.prefill_nodes[i], i, layer, size))
+                postings.append((clock_s, batch.prefill_nodes[i], i, layer, sizes[layer]))
             first_s.append(clock_s)
             node_free_s[batch.prefill_nodes[i]] = clock_s
         for posted_s, _, i, layer, size in sorted(postings):
@@ -140,6 +153,14 @@ class _Recursion:
             self.done_s[layer] = max(self.done_s[layer], self.busy_s + self.one_way_s)
             self.plan_done_s[i] = self.busy_s + self.one_way_s
         return first_s
+
+    def _planned_sizes(self, i: int) -> list[float]:
+        """Wire bytes of every layer's planned push; alike for requests of one length and plan."""
+        key = (self.batch.requests[i].prompt_tokens, self.batch.plans[i])
+        if key not in self.planned_sizes:
+            layers = range(self.layers)
+            self.planned_sizes[key] = [self._planned_size(i, layer) for layer in layers]
+        return self.planned_sizes[key]
 
     def _planned_size(self, i: int, layer: int) -> float:
         batch = self.batch
@@ -155,6 +176,12 @@ class _Recursion:
 
     def _cumulated_sizes(self, i: int) -> list[float]:
         """Wire bytes of the first k blocks in pushing order, for every k."""
+        key = (self.batch.requests[i].prompt_tokens, self.batch.plans[i])
+        if key not in self.sizes:
+            self.sizes[key] = self._cumulate(i)
+        return self.sizes[key]
+
+    def _cumulate(self, i: int) -> list[float]:
         batch = self.batch
         entries = batch.geometry.block_entries(batch.requests[i].prompt_tokens)
         ordered = entries[batch.plans[i].order % batch.geometry.blocks_per_layer]
@@ -178,60 +205,68 @@ class _Recursion:
         if complete and self.done_s[-1] <= start_s:
             layer_bytes = [whole] * self.dense + [sparse] * (self.layers - self.dense)
             return start_s + sum(cost.local_step(layer_bytes[: self.layers], sum(cached)))
-        missing = self._missing_bytes(step)
+        acts = self._acts(step, sum(cached), whole, sparse)
         walk = self._look_ahead if cost.looks_ahead else self._plain
-        return walk(start_s, step, sum(cached), whole, sparse, missing) + cost.head_s
+        return walk(start_s, step, acts) + cost.head_s
 
-    def _look_ahead(
-        self, now: float, step: int, cached: int, whole: float, sparse: float, missing: list[float]
-    ) -> float:
-        cost = self.batch.cost
-        select_s = cost.select_s(cached)
-        for layer in range(self.layers):
-            following = (layer + 1) % self.layers
+    def _acts(self, step: int, cached: int, whole: float, sparse: float) -> _Acts:
+        """Durations that hold for all layers of an iteration."""
+        cost, drops = self.batch.cost, self.batch.policy.lanes == "none"
+        fetched = [size for size in self._missing_bytes(step) if size > 0]
+        local = max(0.0, sparse - sum(fetched))
+        fetches = [(cost.rpc_s + cost.gather_s(size), size / self.rate) for size in fetched]
+        return _Acts(
+            cost.attend_s(whole),
+            cost.attend_s(local if drops else sparse),
+            cost.select_s(cached),
+            cost.load_s(whole, 0),
+            cost.load_s(local, self.layers - 1),
+            [] if drops else sorted(fetches),
+        )
+
+    def _look_ahead(self, now: float, step: int, acts: _Acts) -> float:
+        cost, layers = self.batch.cost, self.layers
+        for layer in range(layers):
+            following = (layer + 1) % layers
             self._announce_idle(now, step)
             now += cost.launch_s + cost.project_s
-            attend_s = cost.attend_s(whole if layer < self.dense else sparse)
-            waits = self.done_s[following] > now
-            now += attend_s if waits else max(attend_s, select_s)
-            lanes_s = now
-            if waits:
-                lanes_s = max(now, self.done_s[following]) + select_s
-            end_s = self._lanes(lanes_s, following, whole, sparse, missing)
+            attend_s = acts.attend_dense_s if layer < self.dense else acts.attend_s
+            landed_s = self.done_s[following]
+            if landed_s > now:
+                now += attend_s
+                lanes_s = max(now, landed_s) + acts.select_s
+            else:
+                now += max(attend_s, acts.select_s)
+                lanes_s = now
+            end_s = self._lanes(lanes_s, following, acts)
             now = max(now + cost.feed_forward_s, end_s)
         return now
 
-    def _plain(
-        self, now: float, step: int, cached: int, whole: float, sparse: float, missing: list[float]
-    ) -> float:
+    def _plain(self, now: float, step: int, acts: _Acts) -> float:
         cost = self.batch.cost
         for layer in range(self.layers):
             self._announce_idle(now, step)
             now += cost.launch_s + cost.project_s
-            now = max(now, self.done_s[layer]) + cost.select_s(cached)
-            now = self._lanes(now, layer, whole, sparse, missing)
-            now += cost.attend_s(whole if layer < self.dense else sparse)
+            now = max(now, self.done_s[layer]) + acts.select_s
+            now = self._lanes(now, layer, acts)
+            now += acts.attend_dense_s if layer < self.dense else acts.attend_s
             now += cost.feed_forward_s
         return now
 
-    def _lanes(
-        self, start_s: float, layer: int, whole: float, sparse: float, missing: list[float]
-    ) -> float:
-        """End of a layer's local and remote lane; missing bytes per prefill node."""
-        cost, policy = self.batch.cost, self.batch.policy
+    def _lanes(self, start_s: float, layer: int, acts: _Acts) -> float:
+        """End of a layer's local and remote lane."""
         if layer < self.dense:
-            return start_s + cost.load_s(whole, layer)
-        fetched = [size for size in missing if size > 0]
-        local_s = cost.load_s(max(0.0, sparse - sum(fetched)), layer)
-        if not fetched or policy.lanes == "none":
-            return start_s + local_s
-        remote_s = start_s + (local_s if policy.lanes == "serial" else 0.0)
-        posts = sorted(
-            (remote_s + self.one_way_s + (cost.rpc_s + cost.gather_s(n)), n) for n in fetched
-        )
-        for posted_s, size in posts:
-            self.busy_s = max(self.busy_s, posted_s) + size / self.rate
-        return max(start_s + local_s, self.busy_s + self.one_way_s)
+            return start_s + acts.load_dense_s
+        if not acts.fetches:
+            return start_s + acts.load_s
+        serial = self.batch.policy.lanes == "serial"
+        remote_s = start_s + acts.load_s + self.one_way_s if serial else start_s + self.one_way_s
+        busy_s = self.busy_s
+        for delay_s, wire_s in acts.fetches:
+            posted_s = remote_s + delay_s
+            busy_s = (busy_s if busy_s > posted_s else posted_s) + wire_s
+        self.busy_s = busy_s
+        return max(start_s + acts.load_s, busy_s + self.one_way_s)
 
     def _missing_bytes(self, step: int) -> list[float]:
         """Bytes to fetch in a sparse layer from each prefill node."""
@@ -263,7 +298,8 @@ class _Recursion:
             blocks, self.progress[i] = speculate(batch.policy, plan, self.progress[i])
             if not len(blocks):
                 continue
-            size = self.sizes[i][before + len(blocks)] - self.sizes[i][before]
+            sizes = self._cumulated_sizes(i)
+            size = sizes[before + len(blocks)] - sizes[before]
             start_s = max(self.busy_s, posted_s)
             self.busy_s = start_s + size / self.rate
             self.flying.append((start_s, self.busy_s, i, len(blocks)))

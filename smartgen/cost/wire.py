@@ -4,7 +4,7 @@ Bytes are conserved at both ends: at no time do the flows on a link exceed its r
 is re-timed whenever another one on its links starts or ends.
 
 Disciplines, at each receiving link:
-    fifo        one flow at a time, in order of posting: a fetch queues behind pushes already posted;
+    fifo        one flow at a time, in order of posting: a fetch queues behind earlier pushes;
     queue_pair  one flow at a time within a queue pair, max-min fair between queue pairs;
     priority    urgent flows (fetches) preempt the others, in order of posting within each class.
 """
@@ -47,8 +47,10 @@ class Flow:
 
     def landed_pieces(self, now: float) -> int:
         """Pieces delivered in full at now."""
-        if self.end_s <= now or self.size == 0:
+        if self.end_s <= now:
             return self.pieces
+        if self.size == 0:
+            return 0
         # a piece that lands at this very instant counts, whatever the last bit says
         return int((1 - self.remaining(now) / self.size) * self.pieces + 1e-6)
 
@@ -132,7 +134,7 @@ class Wire:
         self.next_end_s = min((flow.end_s for flow in heads), default=INFINITY)
 
     def _replan_single(self, now: float) -> None:
-        """The common case, without the search for who shares what: one queue, one flow at a time."""
+        """The common case, with nobody to share with: one queue, one flow at a time."""
         (queue,) = self._queues.values()
         for flow in self._active:
             if not queue or flow is not queue[0]:

@@ -218,7 +218,7 @@ class DecodeRole:
         self._changed.set()
 
     async def _joining(self) -> list[_Serving]:
-        """The requests that join now; waits while the batch is empty and somebody may still come."""
+        """The requests that join now; waits while the batch is empty and more may come."""
         while True:
             states = {serving.state for serving in self._serving.values()}
             if self._batch or ASSIGNED not in states:

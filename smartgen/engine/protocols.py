@@ -195,4 +195,4 @@ class DecodeNode(Protocol):
 
 
 Arrivals: TypeAlias = AsyncIterator[Sequence[Request] | int]
-"""Requests that arrive together (K_r is computed for them), or the number of one that is aborted."""
+"""Requests that arrive together (K_r is computed for them), or the number of an aborted one."""

@@ -24,8 +24,9 @@ class SplitIndex:
 def split_index(
     index: NDArray[np.int64], mask: NDArray[np.int8], rows_per_request: int
 ) -> SplitIndex:
-    """Split index [rows, k] by mask [batch, seq_len]; row r belongs to request r // rows_per_request.
+    """Split index [rows, k] by mask [batch, seq_len].
 
+    Row r belongs to request r // rows_per_request.
     The order of entries does not change attention, since each carries its position; equal mask
     values keep their order.
     """

@@ -1,4 +1,4 @@
-"""What nodes report while they run: plain rows in memory, one recorder a node, merged at the end."""
+"""What nodes report while they run: rows in memory, a recorder a node, merged at the end."""
 
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class Purpose:
 
 @dataclass(slots=True)
 class RequestRow:
-    """What became of a request; times in seconds since the run's start, null where it never came."""
+    """What became of a request; seconds since the run's start, null where it never came."""
 
     request_id: int
     prefill_node: str | None = None

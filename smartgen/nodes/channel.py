@@ -1,4 +1,4 @@
-"""A channel within one process. It serialises every message, so that nothing crosses by reference."""
+"""A channel within one process. It serialises messages: nothing crosses by reference."""
 
 from collections import deque
 from collections.abc import Callable

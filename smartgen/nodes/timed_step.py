@@ -1,4 +1,4 @@
-"""An iteration whose acts take the cost model's time; a backend says what is remote and moves it."""
+"""An iteration in the cost model's time; a backend says what is remote, and moves it."""
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field

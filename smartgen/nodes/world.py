@@ -1,4 +1,4 @@
-"""One process that holds every role: nodes, channels and network of an experiment, wired together."""
+"""One process that holds every role: nodes, channels and network, wired together."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
@@ -29,7 +29,8 @@ class MakePrefillNode(Protocol):
         shaper: Shaper[Write],
         land: Land[Write],
         recorder: Recorder,
-    ) -> TimedPrefillNode: ...
+    ) -> TimedPrefillNode:
+        """Make it."""
 
 
 MakeDecodeNode = Callable[[Any, Experiment, Shaper[Write], Recorder], TimedDecodeNode[Any]]

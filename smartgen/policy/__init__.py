@@ -1,4 +1,4 @@
-"""What to push, in what order, when. Decides and never waits: no clock, no I/O but a profile's file."""
+"""What to push, in what order, when. No clock, and no I/O but a profile's file."""
 
 from smartgen.policy.importance import Profile, block_importance
 from smartgen.policy.order import order_blocks

@@ -1,7 +1,6 @@
 """Importance per block (Equation 1), and the profile: importance plus where it came from."""
 
 import json
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,7 +71,7 @@ class Profile:
             dir=path.parent, prefix=f".{path.name}.", suffix=".partial", delete=False
         ) as file:
             np.savez_compressed(file, importance=self.importance, about=np.array(json.dumps(about)))
-        os.replace(file.name, path)
+        Path(file.name).replace(path)
 
     @classmethod
     def load(cls, path: Path) -> "Profile":

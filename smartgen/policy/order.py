@@ -1,4 +1,4 @@
-"""The order in which a request's blocks are pushed: a permutation of [0, L * M), layer-major ids."""
+"""The order in which a request's blocks are pushed: a permutation of layer-major ids."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""A selector's card: how much it selects, what it makes prefill nodes ship, whether it looks ahead."""
+"""A selector's card: how much it selects, what metadata it ships, whether it looks ahead."""
 
 import math
 from dataclasses import dataclass

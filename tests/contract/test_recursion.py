@@ -15,6 +15,7 @@ SCHEMES = (
     "partial_reuse",
     "smartgen",
     "smartgen_budgeted",
+    "proactive_only",
     "hack",
 )
 

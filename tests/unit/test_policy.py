@@ -103,7 +103,7 @@ def test_planned_blocks_are_grouped_by_layer_in_pushing_order():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"order": "best"}, "policy.order='best' must be one of profile, sequential"),
+        ({"order": "best"}, r"policy.order='best' must be one of profile, sequential"),
         ({"speculative_ratio": 1.5}, r"policy.speculative_ratio=1.5 must be a number in \[0, 1\]"),
         ({"speculative_ratio": float("nan")}, "policy.speculative_ratio=nan"),
         ({"lanes": "two"}, "policy.lanes='two' must be one of parallel, serial, none"),
@@ -140,12 +140,12 @@ def test_a_profile_survives_its_file_and_leaves_no_other(tmp_path):
 
 
 def test_a_profile_of_another_number_of_layers_is_refused():
-    with pytest.raises(SmartGenError, match="holds 4 layers x 8 blocks; this model needs 5 layers"):
+    with pytest.raises(SmartGenError, match="holds 4 layers x 8 blocks"):
         Profile(np.zeros((4, 8)), "x", 1, 2).check(SHAPE)
 
 
 def test_a_file_that_is_no_profile_is_refused_by_name(tmp_path):
     path = tmp_path / "broken.npz"
     path.write_text("no")
-    with pytest.raises(SmartGenError, match="broken.npz' cannot be read"):
+    with pytest.raises(SmartGenError, match=r"broken\.npz' cannot be read"):
         Profile.load(path)
