@@ -74,8 +74,11 @@ class Wire:
         flow.posted_s = flow._since_s = now
         flow._remaining = flow.size
         queue = self._queues.setdefault(self._queue_of(flow), [])
-        # posted at the same instant, the key decides, unless the other has begun to move
-        insort(queue, flow, lo=sum(1 for other in queue[:1] if other.started_s < now))
+        if queue:
+            # posted at the same instant, the key decides, unless the other has begun to move
+            insort(queue, flow, lo=1 if queue[0].started_s < now else 0)
+        else:
+            queue.append(flow)
         if queue[0] is flow:
             self._replan(now)
 
@@ -84,6 +87,12 @@ class Wire:
         ended: list[Flow] = []
         while self.next_end_s <= now:
             at = self.next_end_s
+            if len(self._active) == 1:
+                flow = self._active.pop()
+                self._queues[self._queue_of(flow)].remove(flow)
+                ended.append(flow)
+                self._replan(at)
+                continue
             done = [flow for flow in self._active if flow.end_s <= at]
             for flow in done:
                 self._queues[self._queue_of(flow)].remove(flow)
@@ -108,13 +117,11 @@ class Wire:
         return flow.size / min(self._rates[flow.source], self._rates[flow.destination])
 
     def _queue_of(self, flow: Flow) -> tuple[str, str]:
-        match self._discipline:
-            case "queue_pair":
-                return flow.destination, flow.queue_pair
-            case "priority":
-                return flow.destination, "urgent" if flow.urgent else "background"
-            case _:
-                return flow.destination, ""
+        if self._discipline == "fifo":
+            return flow.destination, ""
+        if self._discipline == "queue_pair":
+            return flow.destination, flow.queue_pair
+        return flow.destination, "urgent" if flow.urgent else "background"
 
     def _replan(self, now: float) -> None:
         if len(self._queues) == 1 and len(self._active) <= 1:
