@@ -29,6 +29,7 @@ usage: smartgen [KEY=VALUE ...]              run one experiment, print a table, 
        smartgen plot KIND RUN... [-o FILE]   draw runs, or the runs of a sweep, over each other
        smartgen --cfg job                    show the composed configuration
        smartgen --config-dir DIR ...         add schemes, models and cards of your own
+       smartgen --version
 
 experiments:   {experiment}
 policies:      {policy}
@@ -346,7 +347,7 @@ def _told_by_hydra(error: BaseException) -> str:
         told = f"{asked} is no key; {_near(cause.full_key or '', cause.parent_node)}"
     elif isinstance(cause, OmegaConfBaseException):
         told = f"{error}: {_first_part(str(cause))}"
-    elif isinstance(error, OmegaConfBaseException):
+    elif isinstance(error, OmegaConfBaseException) and error.full_key:
         told = f"{error.full_key}: {told}"
     elif not isinstance(error, HydraException):
         told = f"{told} (asked for: {' '.join(sys.argv[1:])})"

@@ -142,7 +142,26 @@ class Experiment:
                 "policy.proactive='none' needs selection=blocks; selection=exponent assumes that "
                 "the layers that load everything are pushed during prefill"
             )
-        self.workload.make()
+        self._check_pools(self.workload.make())
+
+    def _check_pools(self, requests: Sequence[Request]) -> None:
+        """Refuse what could never be served, instead of waiting for room that cannot come."""
+        cluster = self.cluster
+        for request in requests:
+            need = request.prompt_tokens + request.output_tokens
+            if cluster.decode_pool_tokens is not None and need > cluster.decode_pool_tokens:
+                raise SmartGenError(
+                    f"cluster.decode_pool_tokens={cluster.decode_pool_tokens} must be at least "
+                    f"{need}, what request {request.request_id} needs"
+                )
+        for node in range(cluster.prefill_nodes):
+            # a closed batch keeps all its requests until the last of them is decoding
+            need = sum(request.prompt_tokens for request in requests[node :: cluster.prefill_nodes])
+            if cluster.prefill_pool_tokens is not None and need > cluster.prefill_pool_tokens:
+                raise SmartGenError(
+                    f"cluster.prefill_pool_tokens={cluster.prefill_pool_tokens} must be at least "
+                    f"{need}, what the batch keeps at prefill node {node}"
+                )
 
     @cached_property
     def geometry(self) -> Geometry:

@@ -24,7 +24,7 @@ from smartgen.workload import Request
 PlansOf = Callable[[Sequence[Request]], Sequence[Plan]]
 """The plans of requests that arrive together; pure."""
 
-ASSIGNED, READY, RUNNING, GONE = "assigned", "ready", "running", "gone"
+WAITING, ASSIGNED, READY, RUNNING, GONE = "waiting", "assigned", "ready", "running", "gone"
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +36,7 @@ class _Serving:
     peer: int
     epoch: int
     slot: int | None = None
-    state: str = ASSIGNED
+    state: str = WAITING
     steps: int = 0
     drained: bool = False
 
@@ -45,7 +45,8 @@ class DecodeRole:
     """One decoding node and the channels to its prefill nodes.
 
     Requests join at an iteration's boundary. An empty batch starts only when every assigned
-    request is ready or gone, which is what makes a closed batch closed.
+    request is ready or gone, which is what makes a closed batch closed; who still waits for room
+    in the pool is not assigned.
     """
 
     def __init__(
@@ -133,6 +134,7 @@ class DecodeRole:
                 serving.plan.num_planned,
             )
             self._channels[serving.peer].send(message)
+            serving.state = ASSIGNED
         self._num_reserving -= 1
         self._notice()
 
