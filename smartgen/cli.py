@@ -113,7 +113,7 @@ def _hydra() -> None:
         version_base="1.3", config_path="pkg://smartgen.conf", config_name="config"
     )
     try:
-        with _held_stderr(), sweep.workers_deaf_to_interrupts():
+        with _held_stderr(), sweep.ends:
             decorate(_job)()
     except sweep.Refused as refused:
         raise refused.mistake  # noqa: B904 - it has a cause of its own

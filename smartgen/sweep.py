@@ -15,7 +15,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,9 @@ class Started:
 
 _started: list[Started] = []
 
+ends = ExitStack()
+"""What is to be ended with the command at hand."""
+
 
 def started() -> Started | None:
     """The run or sweep that was started by this command, if one was."""
@@ -91,6 +94,8 @@ class SweepCallback(Callback):
             os.environ[COMMAND] = json.dumps(told)
             folder = Path(config.hydra.sweep.dir if is_sweep else config.hydra.run.dir).absolute()
             _started.append(Started(config, folder, _make(folder), num_points, is_sweep))
+            if is_sweep:
+                ends.enter_context(_workers_deaf_to_interrupts())
         except Exception as error:
             raise Refused(error) from error
 
@@ -280,7 +285,7 @@ def _point(folder: Path) -> tuple[int, str]:
 
 
 @contextmanager
-def workers_deaf_to_interrupts() -> Iterator[None]:
+def _workers_deaf_to_interrupts() -> Iterator[None]:
     """Ctrl-C reaches this process only, which ends its workers; they would print tracebacks.
 
     Workers inherit the mask of the thread that starts them. So this thread masks the signal, and

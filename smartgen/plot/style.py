@@ -68,6 +68,7 @@ CAUSES = dict(
 """Colour of each cause of an iteration's time: waits are warm, work is cool."""
 
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+_MARKERS = "os^vD<>Ph"
 _HATCH = "/////"
 _LETTERS_PER_INCH, _HANDLE_LETTERS, _ROW_INCHES = 17, 8, 0.15  # of 7 point text
 
@@ -115,23 +116,37 @@ class Look:
 
 
 def looks(runs: Sequence[Run]) -> list[Look]:
-    """A look for each run: its scheme's; later runs of the same scheme are paler and dashed."""
+    """A look for each run: its scheme's; later runs of the same scheme are paler and dashed.
+
+    More than two runs of one scheme alone are told apart by a scale of colours instead.
+    """
     seen: Counter[str] = Counter()
+    scale = _scale(len(runs)) if len(runs) > 2 and len({run.label for run in runs}) == 1 else []
     found = []
     for run, label in zip(runs, labels(runs), strict=True):
         color, marker = scheme(run.label)
         nth = seen[run.label]
         seen[run.label] += 1
+        if scale:
+            color, marker = scale[nth], _MARKERS[nth % len(_MARKERS)]
         found.append(
             Look(
                 label=f"{label} (saturated)" if run.saturated else label,
-                color=_mixed(color, WHITE, 1 - 0.72 ** min(nth, 4)),
+                color=color if scale else _mixed(color, WHITE, 1 - 0.72 ** min(nth, 4)),
                 marker=marker,
                 dashes=_DASHES[nth % len(_DASHES)],
                 hatch=_HATCH if run.saturated else None,
             )
         )
     return found
+
+
+def _scale(count: int) -> list[str]:
+    """So many colours from dark to light, in an order that colour-blind readers see, too."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(colormaps["viridis"](0.92 * i / (count - 1))) for i in range(count)]
 
 
 def scheme(name: str) -> tuple[str, str]:
