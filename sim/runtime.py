@@ -55,16 +55,16 @@ class Pause(Awaited):
     __slots__ = ("_env", "end_s")
 
     def __init__(self, env: simpy.Environment, seconds: float) -> None:
-        super().__init__()
         if seconds < 0:
             raise ValueError(f"a pause of {seconds} s must not be negative")
+        self.callbacks, self.done, self.error = [], False, None
         self._env, self.end_s = env, env.now + seconds
 
     def __await__(self) -> Generator[Awaited, None, None]:
-        env = self._env
-        if self.end_s > env.now:
-            timeout = simpy.Timeout(env, self.end_s - env.now)
-            timeout.callbacks.append(self._over)  # type: ignore[union-attr]
+        left_s = self.end_s - self._env.now
+        if left_s > 0:
+            timeout = simpy.Timeout(self._env, left_s)
+            timeout.callbacks.append(self._over)
             yield self
 
     def _over(self, _: simpy.Event) -> None:
@@ -233,7 +233,7 @@ class SimRuntime:
     def call_at(self, when_s: float, callback: Callable[[float], None]) -> None:
         """Call back with when_s once that time has come."""
         timeout = simpy.Timeout(self.env, max(0.0, when_s - self.env.now))
-        timeout.callbacks.append(lambda _: callback(when_s))  # type: ignore[union-attr]
+        timeout.callbacks.append(lambda _: callback(when_s))
 
     def event(self) -> SimEvent:
         """A new event."""

@@ -21,6 +21,7 @@ from smartgen.kv.geometry import Int
 from smartgen.metrics.records import Recorder
 from smartgen.model import Model
 from smartgen.policy import Plan, Policy, Profile, order_blocks
+from smartgen.policy.plan import ALWAYS_PLANNED_LAYERS
 from smartgen.selection import (
     BlockDraw,
     BlockSelection,
@@ -136,13 +137,35 @@ class Experiment:
         count("seed", self.seed, at_least=0)
         count("blocks_per_layer", self.blocks_per_layer)
         if self.profile is not None:
-            Profile.load(Path(self.profile)).check(self.geometry)
-        if isinstance(self.selection, ExponentSelection) and self.policy.proactive == "none":
-            raise SmartGenError(
-                "policy.proactive='none' needs selection=blocks; selection=exponent assumes that "
-                "the layers that load everything are pushed during prefill"
-            )
+            self._check_profile(Profile.load(Path(self.profile)))
+        if isinstance(self.selection, ExponentSelection):
+            self._check_closed()
         self._check_pools(self.workload.make())
+
+    def _check_profile(self, profile: Profile) -> None:
+        profile.check(self.geometry)
+        for tokens in self.workload.lengths:
+            if not profile.covers(tokens):
+                raise SmartGenError(
+                    f"profile={self.profile!r} was made for prompts of {profile.min_tokens} to "
+                    f"{profile.max_tokens} tokens; this workload has one of {tokens}"
+                )
+
+    def _check_closed(self) -> None:
+        """Refuse what the closed selection law says nothing about."""
+        dense = "selection=exponent assumes that layers which load everything are pushed first"
+        if self.policy.proactive == "none":
+            raise SmartGenError(f"policy.proactive='none' needs selection=blocks; {dense}")
+        if self.selector.dense_layers > ALWAYS_PLANNED_LAYERS and self.policy.proactive != "all":
+            raise SmartGenError(
+                f"selector.dense_layers={self.selector.dense_layers} needs selection=blocks; "
+                f"{dense}, and of those only {ALWAYS_PLANNED_LAYERS} are sure to be"
+            )
+        if self.profile is not None:
+            raise SmartGenError(
+                f"profile={self.profile!r} needs selection=blocks; selection=exponent knows no "
+                "positions"
+            )
 
     def _check_pools(self, requests: Sequence[Request]) -> None:
         """Refuse what could never be served, instead of waiting for room that cannot come."""
@@ -189,7 +212,7 @@ class Experiment:
             self.cost,
             self.network,
             self.metadata_ratio,
-            self.cluster.prefill_nodes,
+            self.cluster,
         )
 
     def draw(self, request_id: int, prompt_tokens: int) -> Draw:
@@ -213,6 +236,11 @@ class Experiment:
         law, exponent = self.selection, self.selection.exponent(self.policy.order)
         requests = self.workload.make()
         nodes = self.cluster.prefill_nodes
+        if self.network.sender_bytes_per_s < self.network.receiver_bytes_per_s:
+            raise SmartGenError(
+                f"network.sender_gbps={self.network.sender_gbps} must be at least "
+                f"network.gbps={self.network.gbps} for the recursion, which knows one link"
+            )
         return ClosedBatch(
             policy=self.policy,
             geometry=self.geometry,

@@ -215,7 +215,7 @@ def _safe(name: str) -> str:
 
 
 def _with_digest(name: str, told: str) -> str:
-    return f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+    return f"{name}-{hashlib.sha256(told.encode(errors='backslashreplace')).hexdigest()[:8]}"
 
 
 # -- what is kept

@@ -2,12 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from smartgen.cost.cards import Network
 from smartgen.cost.cost import Cost
 from smartgen.kv import Geometry
 from smartgen.policy import Policy, proactive_budget
 from smartgen.workload import Request
+
+
+class Hosts(Protocol):
+    """How many prefill nodes there are, and how many of them share a host's link."""
+
+    @property
+    def prefill_nodes(self) -> int:
+        """Prefill GPUs."""
+
+    @property
+    def gpus_per_host(self) -> int:
+        """GPUs of each host."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +32,11 @@ class Budget:
     cost: Cost
     network: Network
     metadata_ratio: float
-    num_prefill_nodes: int
+    cluster: Hosts
 
     def prefill_s(self, requests: Sequence[Request]) -> float:
         """T_p: from the batch's arrival to its last first token, requests dealt round robin."""
-        busy_s = [0.0] * self.num_prefill_nodes
+        busy_s = [0.0] * self.cluster.prefill_nodes
         for i, request in enumerate(requests):
             busy_s[i % len(busy_s)] += self.cost.prefill_s(
                 request.prompt_tokens, request.cached_tokens
@@ -31,18 +44,24 @@ class Budget:
         return max(busy_s)
 
     def transfer_s(self, requests: Sequence[Request]) -> float:
-        """T_t: every block of the batch over the decoding node's link, without metadata."""
+        """T_t: every block of the batch over the network, without metadata."""
         entries = sum(request.prompt_tokens for request in requests)
         pairs = sum(min(r.prompt_tokens, self.geometry.blocks_per_layer) for r in requests)
         layers = self.geometry.num_layers
         size = entries * self.geometry.entry_bytes + pairs * self.network.pair_bytes
-        return layers * size / self.network.receiver_bytes_per_s
+        return layers * size / self._bytes_per_s(len(requests))
 
     def metadata_s(self, requests: Sequence[Request]) -> float:
         """Wire time of the selectors' metadata of the batch."""
         entries = sum(request.prompt_tokens for request in requests)
         size = self.geometry.num_layers * entries * self.geometry.entry_bytes
-        return self.metadata_ratio * size / self.network.receiver_bytes_per_s
+        return self.metadata_ratio * size / self._bytes_per_s(len(requests))
+
+    def _bytes_per_s(self, num_requests: int) -> float:
+        """What the network carries of a batch: the receiver, or all hosts that send, if slower."""
+        nodes = min(num_requests, self.cluster.prefill_nodes)
+        hosts = -(-nodes // self.cluster.gpus_per_host)
+        return min(self.network.receiver_bytes_per_s, hosts * self.network.sender_bytes_per_s)
 
     def planned_blocks(self, requests: Sequence[Request]) -> int:
         """K_r of each request of this batch."""

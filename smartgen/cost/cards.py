@@ -122,8 +122,8 @@ class Network:
 
     @property
     def pair_bytes(self) -> float:
-        """Wire bytes that the receiver could have taken in the time of one pair of WRITEs."""
-        return self.pair_us * 1e-6 * self.receiver_bytes_per_s
+        """Wire bytes that one sender could have moved in the time of one pair of WRITEs."""
+        return self.pair_us * 1e-6 * min(self.receiver_bytes_per_s, self.sender_bytes_per_s)
 
     @property
     def one_way_s(self) -> float:

@@ -93,7 +93,7 @@ class _Recursion:
     def __init__(self, batch: ClosedBatch) -> None:
         self.batch = batch
         network, cost = batch.network, batch.cost
-        self.rate = min(network.receiver_bytes_per_s, network.sender_bytes_per_s)
+        self.rate = network.receiver_bytes_per_s
         self.one_way_s = network.one_way_s
         self.layers = batch.geometry.num_layers
         self.dense = cost.dense_layers
@@ -120,8 +120,7 @@ class _Recursion:
         if policy.decode_start == "plan":
             start_s = max(start_s, self.done_s[-1])
         start_s += batch.cost.admit_s(self._batch_bytes(), policy.codec)
-        if policy.selects and batch.cost.looks_ahead:
-            start_s = max(start_s, self.done_s[0])
+        start_s = max(start_s, self.done_s[0])  # the first layer comes with the handover
         for step in range(1, max(request.output_tokens for request in batch.requests)):
             start_s = self._iteration(start_s, step)
             result.iteration_end_s.append(start_s)

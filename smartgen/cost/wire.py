@@ -4,7 +4,8 @@ Bytes are conserved at both ends: at no time do the flows on a link exceed its r
 is re-timed whenever another one on its links starts or ends.
 
 Disciplines, at each receiving link:
-    fifo        one flow at a time, in order of posting: a fetch queues behind earlier pushes;
+    fifo        in order of posting, a later flow gets what earlier ones leave of its links, which
+                is nothing unless their senders are slower: a fetch queues behind earlier pushes;
     queue_pair  one flow at a time within a queue pair, max-min fair between queue pairs;
     priority    urgent flows (fetches) preempt the others, in order of posting within each class.
 """
@@ -46,10 +47,10 @@ class Flow:
         return max(0.0, self._remaining - self._rate * (now - self._since_s))
 
     def landed_pieces(self, now: float) -> int:
-        """Pieces delivered in full at now."""
+        """Pieces delivered in full at now; before the last change of rate, none are known."""
         if self.end_s <= now:
             return self.pieces
-        if self.size == 0:
+        if self.size == 0 or now < self._since_s:
             return 0
         # a piece that lands at this very instant counts, whatever the last bit says
         return int((1 - self.remaining(now) / self.size) * self.pieces + 1e-6)
@@ -66,6 +67,7 @@ class Wire:
         self._rates = dict(rates)
         self._queues: dict[tuple[str, str], list[Flow]] = {}
         self._active: list[Flow] = []
+        self._is_full = False  # fifo: whether the flows being served fill the receiving link
         self.next_end_s = INFINITY
         """When the next flow ends if nothing else is posted."""
 
@@ -79,7 +81,7 @@ class Wire:
             insort(queue, flow, lo=1 if queue[0].started_s < now else 0)
         else:
             queue.append(flow)
-        if queue[0] is flow:
+        if queue[0] is flow or not self._is_full:
             self._replan(now)
 
     def advance(self, now: float) -> list[Flow]:
@@ -124,34 +126,45 @@ class Wire:
         return flow.destination, "urgent" if flow.urgent else "background"
 
     def _replan(self, now: float) -> None:
-        if len(self._queues) == 1 and len(self._active) <= 1:
-            self._replan_single(now)
-            return
-        heads = [queue[0] for queue in self._queues.values() if queue]
-        if self._discipline == "priority":
-            busy = {flow.destination for flow in heads if flow.urgent}
-            heads = [flow for flow in heads if flow.urgent or flow.destination not in busy]
-        rates = self._share(heads)
+        if self._discipline == "fifo":
+            served = self._serve_in_order()
+        else:
+            heads = [queue[0] for queue in self._queues.values() if queue]
+            if self._discipline == "priority":
+                busy = {flow.destination for flow in heads if flow.urgent}
+                heads = [flow for flow in heads if flow.urgent or flow.destination not in busy]
+            served = list(zip(heads, self._share(heads), strict=True))
+        heads = [flow for flow, _ in served]
         for flow in self._active:
             if flow not in heads:
                 _retime(flow, now, 0.0)
-        for flow, rate in zip(heads, rates, strict=True):
+        for flow, rate in served:
             _retime(flow, now, rate)
         self._active = heads
         self.next_end_s = min((flow.end_s for flow in heads), default=INFINITY)
 
-    def _replan_single(self, now: float) -> None:
-        """The common case, with nobody to share with: one queue, one flow at a time."""
-        (queue,) = self._queues.values()
-        for flow in self._active:
-            if not queue or flow is not queue[0]:
-                _retime(flow, now, 0.0)
-        if not queue:
-            self._active, self.next_end_s = [], INFINITY
-            return
-        head = queue[0]
-        _retime(head, now, min(self._rates[head.source], self._rates[head.destination]))
-        self._active, self.next_end_s = [head], head.end_s
+    def _serve_in_order(self) -> list[tuple[Flow, float]]:
+        """Flows in order of posting, each with what those before it leave of its two links.
+
+        Where senders are at least as fast as the receiver, that is one flow at a time.
+        """
+        served: list[tuple[Flow, float]] = []
+        self._is_full = True
+        for (destination, _), queue in self._queues.items():
+            receiver_left = self._rates[destination]
+            senders_left: dict[str, float] = {}
+            for flow in queue:
+                sender_left = senders_left.get(flow.source, self._rates[flow.source])
+                rate = min(receiver_left, sender_left)
+                if rate > 0:
+                    served.append((flow, rate))
+                    receiver_left -= rate
+                    senders_left[flow.source] = sender_left - rate
+                if receiver_left <= 0:
+                    break
+            else:
+                self._is_full = False
+        return served
 
     def _share(self, flows: list[Flow]) -> list[float]:
         """Max-min fair rates: the most loaded link fixes its flows, and the rest share on."""

@@ -183,12 +183,12 @@ class DecodeRole:
 
     async def _make_ready(self, serving: _Serving) -> None:
         assert serving.slot is not None
-        if self._policy.decode_start == "plan":
+        if serving.request.output_tokens == 1:  # the first token was the last
+            self._finish(serving)
+        elif self._policy.decode_start == "plan":
             await self._node.planned(serving.slot)
         if serving.state == ASSIGNED:
             serving.state = READY
-            if serving.request.output_tokens == 1:
-                self._finish(serving)
         self._notice()
 
     def _drain(self, serving: _Serving) -> None:

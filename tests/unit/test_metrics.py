@@ -129,7 +129,7 @@ def test_missing_values_are_null_and_never_minus_one_or_nan() -> None:
     tables = tables_of(
         "policy=smartgen",
         "workload.output_tokens=2",
-        "+workload.abort_s={1: 0.0, 2: 0.09}",
+        "workload.abort_s=[[1,0.0],[2,0.09]]",
         "record.transfers=true",
     )
     for table in tables.present().values():
@@ -220,10 +220,10 @@ def test_a_run_that_keeps_its_receiving_link_busy_is_saturated() -> None:
 
 
 def test_aborted_requests_count_but_do_not_enter_latencies() -> None:
-    metrics = metrics_of("policy=smartgen", "+workload.abort_s={2: 0.0}")
+    metrics = metrics_of("policy=smartgen", "workload.abort_s=[[2,0.0]]")
     assert metrics["requests"] == {"finished": 3, "aborted": 1, "failed": 0}
     assert metrics["status"] == "partial"
-    nobody = "+workload.abort_s={0: 0.0, 1: 0.0, 2: 0.0, 3: 0.0}"
+    nobody = "workload.abort_s=[[0,0.0],[1,0.0],[2,0.0],[3,0.0]]"
     metrics = metrics_of("policy=smartgen", nobody)
     assert metrics["ttft_s"] == {"mean": None, "p50": None, "p90": None, "p99": None}
     assert metrics["ctl_s"] == [] and metrics["on_demand_ratio"] is None
@@ -240,7 +240,7 @@ def test_the_comparison_gives_ratios_to_the_first_row_and_says_so() -> None:
 
 
 def test_the_comparison_writes_null_as_a_dash() -> None:
-    nothing = metrics_of("policy=full", "+workload.abort_s={0: 0.0, 1: 0.0, 2: 0.0, 3: 0.0}")
+    nothing = metrics_of("policy=full", "workload.abort_s=[[0,0.0],[1,0.0],[2,0.0],[3,0.0]]")
     assert " - " in comparison_table([("full", nothing)])
 
 
@@ -261,7 +261,7 @@ def test_csv_rows_hold_overrides_then_metrics() -> None:
 
 def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "network.gbps=1.5"
-    overrides = ("policy=smartgen", "record.transfers=true", "+workload.abort_s={2: 0.09}")
+    overrides = ("policy=smartgen", "record.transfers=true", "workload.abort_s=[[2,0.09]]")
     metrics = written(folder, *overrides)
     run = read_run(folder)
     tables = tables_of(*overrides)

@@ -53,6 +53,20 @@ def test_a_sending_link_that_is_slower_binds_its_flows_and_leaves_the_rest_to_ot
     assert slow.end_s == pytest.approx(1.0) and fast.end_s == pytest.approx(1.0)
 
 
+def test_in_order_of_posting_a_slow_sender_leaves_room_for_the_next_one():
+    """Three senders of half the receiver's rate: two at a time, in order."""
+    rates = {f"host{i}": 0.5 * GB for i in range(3)} | {"decode0": GB}
+    wire = Wire("fifo", rates)
+    flows = [flow(i, 0.5 * GB, f"node{i}", f"host{i}") for i in range(3)]
+    run(wire, [(0.0, f) for f in flows])
+    assert [f.end_s for f in flows] == pytest.approx([1.0, 1.0, 2.0])
+    later = flow(3, 0.5 * GB, "node0", "host0")
+    first = flow(4, 0.5 * GB, "node0", "host0")
+    again = Wire("fifo", rates)
+    run(again, [(0.0, first), (0.0, later)])  # but one sender's own flows stay in order
+    assert (later.end_s, first.end_s) == pytest.approx((1.0, 2.0))
+
+
 def test_two_nodes_of_one_host_share_its_link():
     wire = Wire("queue_pair", {"host0": GB, "decode0": 9 * GB})
     flows = [flow(i, GB, f"node{i}", "host0") for i in range(2)]
