@@ -1,6 +1,6 @@
 """How long each act takes: counts in, seconds out. Simulator, emulator and recursion share it.
 
-Equations and symbols: physics notes, section 2. The projections of a layer are booked at the start
+Equations and symbols: docs/fitted_model.md. The projections of a layer are booked at the start
 of its own attention (with the launch overhead), as the fitted model does; the real runner computes
 the next layer's with this layer's feed-forward.
 """

@@ -8,7 +8,7 @@ from smartgen.kv.geometry import Int
 from smartgen.policy.policy import Policy
 
 SINK_RATIO = 0.01
-"""Share of the prompt StreamingLLM keeps as attention sinks (physics notes, section 7)."""
+"""Share of the prompt StreamingLLM keeps as attention sinks (a guess)."""
 
 
 def order_blocks(

@@ -1,6 +1,6 @@
 """The block model of selection: how many entries of each block a request selects in each step.
 
-A score per block is drawn after the physics notes, section 7: a recency plateau, sinks and
+A score per block is drawn from a recency plateau, sinks and
 layer-specific bumps shared by all requests, plus the request's own deviation and step noise that
 persists from step to step. The blocks with the highest scores are selected, whole but for the last
 one. All rows (KV heads) of a request select equally many entries of each block.

@@ -1,4 +1,4 @@
-"""The recursion against the fitted model's anchor table (physics notes, section 3)."""
+"""The recursion against the fitted model's anchor table (docs/fitted_model.md)."""
 
 import pytest
 
