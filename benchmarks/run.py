@@ -127,7 +127,9 @@ def main() -> None:
         ("smartgen experiment=compare, peak memory of one process", memory_mib, "MiB"),
     ]
     lines = ["| what | value | unit |", "|---|---|---|"]
-    lines += [f"| {name} | {value:,.3g} | {unit} |" if value < 10 else f"| {name} | {value:,.0f} | {unit} |" for name, value, unit in rows]
+    for name, value, unit in rows:
+        text = f"{value:.2f}" if value < 10 else f"{value:,.0f}"
+        lines.append(f"| {name} | {text} | {unit} |")
     table = "\n".join(lines)
     print(table)
     told = f"Python {platform.python_version()}, {platform.machine()}, median of {REPEATS}"

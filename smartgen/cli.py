@@ -320,14 +320,14 @@ def _one_line(error: BaseException) -> str | None:
         seen = seen.__cause__
     if isinstance(error, MemoryError):
         return f"out of memory: {error}"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
     frames = list(traceback.walk_tb(error.__traceback__))
     where = frames[-1][0].f_globals.get("__name__", "") if frames else ""
     is_ours = hasattr(error, "__notes__")  # by _job, in a worker
     if where.partition(".")[0] in ("hydra", "omegaconf", "yaml", "joblib") and not is_ours:
         return _told_by_hydra(error)
-    if isinstance(error, OSError):
-        return f"{error.filename or 'a file'}: {error.strerror or error}"
-    return None
+    return str(error) if isinstance(error, OSError) else None
 
 
 def _told_by_hydra(error: BaseException) -> str:

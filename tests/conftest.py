@@ -5,9 +5,14 @@ from functools import lru_cache
 
 import pytest
 from hydra import compose, initialize_config_module
+from hypothesis import settings
 
 from smartgen.compose import experiment_of
 from smartgen.experiment import Experiment
+
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None, max_examples=400)
+settings.load_profile("repeatable")  # pytest --hypothesis-profile=explore looks for more
 
 TINY = (
     "model=tiny",
