@@ -6,7 +6,6 @@ Whatever is wrong with what was asked for ends in one line on stderr and exit co
 import csv
 import io
 import os
-import re
 import signal
 import sys
 import traceback
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from smartgen.errors import SmartGenError
+from smartgen.mistakes import is_interruption, one_line
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -55,10 +55,10 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (Exception, KeyboardInterrupt) as error:
-        if _is_interruption(error):
+        if is_interruption(error):
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # end in peace
             _stop(_interrupted(), 130)
-        line = _one_line(error)
+        line = one_line(error)
         if line is None:
             raise
         kept = _kept() or "0 "
@@ -166,7 +166,7 @@ def _job(config: "DictConfig") -> None:
     try:
         metrics, kept = _run(config, folder, told.job.num if is_point else None)
     except Exception as error:
-        if _one_line(error) is None:
+        if one_line(error) is None:
             error.add_note(traceback.format_exc())  # a worker's is lost on its way
         raise
     if is_point:
@@ -281,14 +281,7 @@ def _plot(arguments: list[str]) -> None:
     sys.stdout.write(f"figure:  {path}\n")
 
 
-# -- one line
-
-
-def _is_interruption(error: BaseException | None) -> bool:
-    """Whether it is one, or was raised by someone who was cleaning up after one."""
-    return error is not None and (
-        isinstance(error, KeyboardInterrupt) or _is_interruption(error.__context__)
-    )
+# -- what is kept
 
 
 def _interrupted() -> str:
@@ -309,63 +302,3 @@ def _kept() -> str | None:
         return None
     done = sweep.kept_points(begun.folder)
     return f"{done} of {begun.num_points} points {'is' if done == 1 else 'are'} finished and kept"
-
-
-def _one_line(error: BaseException) -> str | None:
-    """What to tell the user, or null for a fault that is ours and needs its traceback."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, SmartGenError):
-            return str(seen)
-        seen = seen.__cause__
-    if isinstance(error, MemoryError):
-        return f"out of memory: {error}"
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    frames = list(traceback.walk_tb(error.__traceback__))
-    where = frames[-1][0].f_globals.get("__name__", "") if frames else ""
-    is_ours = hasattr(error, "__notes__")  # by _job, in a worker
-    if where.partition(".")[0] in ("hydra", "omegaconf", "yaml", "joblib") and not is_ours:
-        return _told_by_hydra(error)
-    return str(error) if isinstance(error, OSError) else None
-
-
-def _told_by_hydra(error: BaseException) -> str:
-    """Hydra's own words, or better ones where it is an option or key that does not exist."""
-    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-    from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
-
-    told, cause = _first_part(str(error)), error.__cause__
-    if isinstance(error, MissingConfigException) and error.options:
-        group, _, option = str(error.missing_cfg_file).rpartition("/")
-        options = ", ".join(name for name in error.options if name != "base")
-        told = f"{group}={option} is unknown; there are {options}"
-    elif isinstance(error, OverrideParseException) and error.override not in told:
-        told = f"{error.override!r} cannot be read: {told}"
-    elif isinstance(cause, ConfigAttributeError | ConfigKeyError):
-        asked = str(error).rpartition("use +")[2]
-        told = f"{asked} is no key; {_near(cause.full_key or '', cause.parent_node)}"
-    elif isinstance(cause, OmegaConfBaseException):
-        told = f"{error}: {_first_part(str(cause))}"
-    elif isinstance(error, OmegaConfBaseException) and error.full_key:
-        told = f"{error.full_key}: {told}"
-    elif not isinstance(error, HydraException):
-        told = f"{told} (asked for: {' '.join(sys.argv[1:])})"
-    return told
-
-
-def _first_part(text: str) -> str:
-    """Without search paths, links and types of nodes."""
-    return re.split(r"Config search path|See https:|full_key:", text)[0].strip()
-
-
-def _near(full_key: str, parent: Any) -> str:
-    """What could have been meant by a key that does not exist."""
-    from difflib import get_close_matches
-
-    section, _, key = full_key.rpartition(".")
-    known = [str(name) for name in parent if name not in ("hydra", "_target_")]
-    close = get_close_matches(key, known, 1)
-    if close:
-        return f"did you mean {'.'.join((section, *close)).lstrip('.')}?"
-    return f"{section or 'the configuration'} has {', '.join(known)}"

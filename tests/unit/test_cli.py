@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import smartgen
-from smartgen import cli, provenance
+from smartgen import cli, mistakes, provenance
 from smartgen.errors import SmartGenError
 from smartgen.plot import KINDS
 
@@ -69,29 +69,29 @@ def test_a_mere_question_imports_neither_hydra_nor_numpy(flag: str) -> None:
 def test_a_mistake_is_told_as_it_is_even_below_another_error() -> None:
     error = RuntimeError("something else")
     error.__cause__ = SmartGenError("seed=-1 must be positive")
-    assert cli._one_line(error) == "seed=-1 must be positive"
+    assert mistakes.one_line(error) == "seed=-1 must be positive"
 
 
 def test_a_fault_of_ours_is_told_by_its_traceback() -> None:
     error = KeyError("x")
     error.__context__ = SmartGenError("what was handled when it happened")
-    assert cli._one_line(error) is None
+    assert mistakes.one_line(error) is None
 
 
 def test_a_fault_in_a_worker_keeps_the_traceback_that_was_noted_there() -> None:
     error = TypeError("x")
     error.add_note("Traceback ... in the worker")
-    assert cli._one_line(error) is None
+    assert mistakes.one_line(error) is None
 
 
 def test_an_error_of_the_operating_system_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(OSError) as caught:
         (tmp_path / "no" / "file").write_text("")
-    assert cli._one_line(caught.value) == f"{tmp_path}/no/file: No such file or directory"
+    assert mistakes.one_line(caught.value) == f"{tmp_path}/no/file: No such file or directory"
 
 
 def test_an_interruption_is_one_even_if_an_error_came_of_it() -> None:
     error = UnboundLocalError("f")
     error.__context__ = KeyboardInterrupt()
-    assert cli._is_interruption(error)
-    assert not cli._is_interruption(UnboundLocalError("f"))
+    assert mistakes.is_interruption(error)
+    assert not mistakes.is_interruption(UnboundLocalError("f"))
