@@ -5,9 +5,10 @@ to the last digits. A loop with nothing left to wait for says so instead of hang
 """
 
 import asyncio
+import heapq
 import math
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from smartgen.errors import SmartGenError
@@ -32,8 +33,15 @@ class JumpLoop(asyncio.SelectorEventLoop):
         selector = _JumpingSelector()
         selector.loop = self
         self._now_s = 0.0
+        self._last: list[tuple[float, int, Callable[[], None]]] = []
+        self._num_last = 0
         super().__init__(selector)
         self._clock_resolution = math.ulp(0.0)
+
+    def call_last(self, when_s: float, callback: Callable[[], None]) -> None:
+        """Call back at a time, after everything else that happens at that instant."""
+        self._num_last += 1
+        heapq.heappush(self._last, (when_s, self._num_last, callback))
 
     def time(self) -> float:
         """Virtual seconds."""
@@ -42,12 +50,20 @@ class JumpLoop(asyncio.SelectorEventLoop):
     def jump(self) -> None:
         """Go to the next timer."""
         timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        if self._last and (not timers or self._last[0][0] < timers[0].when()):
+            when_s, _, callback = heapq.heappop(self._last)
+            self._move_to(when_s)
+            self.call_soon(callback)
+            return
         if not timers:
             raise SmartGenError(
                 f"nothing can happen any more at {self._now_s:.6f} s virtual, "
                 "but requests are unfinished; this is a fault of the program, please report it"
             )
-        self._now_s = max(self._now_s, timers[0].when())
+        self._move_to(timers[0].when())
+
+    def _move_to(self, when_s: float) -> None:
+        self._now_s = max(self._now_s, when_s)
         # asyncio fires what lies before now + resolution: the last bit, so none fires early
         self._clock_resolution = math.ulp(self._now_s)
 

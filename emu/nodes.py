@@ -17,7 +17,6 @@ from smartgen.kv.geometry import Int
 from smartgen.metrics.records import Recorder
 from smartgen.nodes.timed_decode import Slot, TimedDecodeNode
 from smartgen.nodes.timed_prefill import Pages, TimedPrefillNode, WaitingRuntime, Write
-from smartgen.policy import Plan
 from smartgen.workload import Request
 
 
@@ -44,9 +43,9 @@ class EmuPrefillNode(TimedPrefillNode):
         super().__init__(runtime, experiment, number, shaper, land, recorder)
         self._entries: dict[int, Bytes] = {}
 
-    async def reserve(self, assign: Assign, plan: Plan) -> None:
-        """Wait for room, then take pages."""
-        await super().reserve(assign, plan)
+    def reserve(self, assign: Assign) -> None:
+        """Take pages."""
+        super().reserve(assign)
         geometry = self._geometry
         shape = (geometry.num_layers, assign.prompt_tokens, geometry.num_kv_heads)
         self._entries[assign.request_id] = np.zeros((*shape, geometry.row_bytes), dtype=np.uint8)

@@ -2,7 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
+
+from smartgen.emu.clock import JumpLoop
 
 
 class EmuScope:
@@ -41,8 +44,11 @@ class EmuRuntime:
     """The running loop's clock and concurrency, as the engine and the nodes want them."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, JumpLoop)
+        self._loop = loop
         self._start_s = self._loop.time()
+        self._due: dict[float, list[Callable[[], None]]] = {}
 
     @property
     def now(self) -> float:
@@ -52,12 +58,28 @@ class EmuRuntime:
     def after(self, seconds: float) -> asyncio.Future[None]:
         """Something that started now and is over so many seconds from now."""
         future: asyncio.Future[None] = self._loop.create_future()
-        self._loop.call_at(self._loop.time() + seconds, _resolve, future)
+        self._at(self._loop.time() + seconds, partial(_resolve, future))
         return future
 
     def call_at(self, when_s: float, callback: Callable[[float], None]) -> None:
         """Call back with when_s once that time has come."""
-        self._loop.call_at(self._start_s + when_s, callback, when_s)
+        self._at(self._start_s + when_s, partial(callback, when_s))
+
+    def call_last(self, when_s: float, callback: Callable[[float], None]) -> None:
+        """The same, after everything else that happens at that instant."""
+        self._loop.call_last(self._start_s + when_s, partial(callback, when_s))
+
+    def _at(self, when_s: float, callback: Callable[[], None]) -> None:
+        """Set a timer; those of one instant go off in the order in which they were set."""
+        due = self._due.get(when_s)
+        if due is None:
+            due = self._due[when_s] = []
+            self._loop.call_at(when_s, self._go_off, when_s)
+        due.append(callback)
+
+    def _go_off(self, when_s: float) -> None:
+        for callback in self._due.pop(when_s):
+            callback()
 
     def event(self) -> asyncio.Event:
         """A new event."""

@@ -127,6 +127,14 @@ class EmuStep(TimedStep["EmuSlot"]):
 
     # -- lanes and attention
 
+    def move_all(self) -> None:
+        """Select, gather and check every layer."""
+        for layer in range(self._geometry.num_layers):
+            if self._node.experiment.policy.selects:
+                self.remote_rows(layer)
+                self.load_rows(layer)
+            self.use_rows(layer)
+
     def load_rows(self, layer: int) -> None:
         """Gather local entries behind where the remote ones belong."""
         attending = self._node.attending[layer]
@@ -146,7 +154,7 @@ class EmuStep(TimedStep["EmuSlot"]):
             self._check_pages(layer)
             return
         attending = node.attending.pop(layer, None)
-        if attending is None:  # the first layer of the first step came with the handover
+        if attending is None:  # the first layer of the first step came whole with the handover
             self._check_pages(layer)
             return
         drops = node.experiment.policy.lanes == "none"
@@ -163,7 +171,7 @@ class EmuStep(TimedStep["EmuSlot"]):
     def _check_pages(self, layer: int) -> None:
         for slot in self._slots:
             if not slot.landings.flushed:
-                tokens = np.flatnonzero(slot.status[layer] == LOCAL)
+                tokens = np.flatnonzero(slot.status[layer] != PADDED)
                 for head in range(self._geometry.num_kv_heads):
                     entries = self._node.pool.entries[layer, slot.pages[tokens], head]
                     self._check(slot, layer, tokens, head, entries)

@@ -15,14 +15,17 @@ import simpy
 
 from smartgen.errors import SmartGenError
 
-Callback: TypeAlias = Callable[["Awaited"], None]
+_LAST = simpy.events.EventPriority(9)
+"""A priority behind SimPy's own, which order events of one instant."""
+
+Callback: TypeAlias = Callable[["Waitable"], None]
 
 
 class Cancelled(BaseException):
     """Thrown into a task that its scope ends; like asyncio's, it is nobody's to catch."""
 
 
-class Awaited:
+class Waitable:
     """Something a task can wait for: done once, with an error or without."""
 
     __slots__ = ("callbacks", "done", "error")
@@ -32,7 +35,7 @@ class Awaited:
         self.done = False
         self.error: BaseException | None = None
 
-    def __await__(self) -> Generator["Awaited", None, None]:
+    def __await__(self) -> Generator["Waitable", None, None]:
         if not self.done:
             yield self
         if self.error is not None:
@@ -49,7 +52,7 @@ class Awaited:
             callback(self)
 
 
-class Pause(Awaited):
+class Pause(Waitable):
     """Over at a time known from the start; an event of SimPy's only if awaited by itself."""
 
     __slots__ = ("_env", "end_s")
@@ -60,7 +63,7 @@ class Pause(Awaited):
         self.callbacks, self.done, self.error = [], False, None
         self._env, self.end_s = env, env.now + seconds
 
-    def __await__(self) -> Generator[Awaited, None, None]:
+    def __await__(self) -> Generator[Waitable, None, None]:
         left_s = self.end_s - self._env.now
         if left_s > 0:
             timeout = simpy.Timeout(self._env, left_s)
@@ -71,12 +74,12 @@ class Pause(Awaited):
         self.finish()
 
 
-class SimEvent(Awaited):
+class SimEvent(Waitable):
     """An engine event: whoever waits goes on at this instant, after whoever has set it."""
 
     __slots__ = ("_ready",)
 
-    def __init__(self, ready: deque[Awaited]) -> None:
+    def __init__(self, ready: deque[Waitable]) -> None:
         super().__init__()
         self._ready = ready
 
@@ -92,7 +95,7 @@ class SimEvent(Awaited):
         return self
 
 
-class Gather(Awaited):
+class Gather(Waitable):
     """Acts side by side: done when the last of them is; a failure cancels the others."""
 
     __slots__ = ("_open", "_tasks")
@@ -133,7 +136,7 @@ class Task:
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], done: Callable[["Task"], None]) -> None:
         self._coroutine, self._done = coroutine, done
-        self._target: Awaited | None = None
+        self._target: Waitable | None = None
         self._running = self._cancelled = self.finished = False
         self.error: BaseException | None = None
         self._advance(coroutine.send, None)
@@ -152,7 +155,7 @@ class Task:
             target.cancel()
         self._advance(self._coroutine.throw, Cancelled())
 
-    def _resume(self, target: Awaited) -> None:
+    def _resume(self, target: Waitable) -> None:
         if target is self._target:  # else cancelled while the target was calling back
             self._target = None
             self._advance(self._coroutine.send, None)
@@ -160,7 +163,7 @@ class Task:
     def _advance(self, step: Callable[[Any], Any], value: Any) -> None:
         self._running = True
         try:
-            target: Awaited = step(value)
+            target: Waitable = step(value)
         except StopIteration:
             self._end(None)
         except (Exception, Cancelled) as error:
@@ -219,7 +222,7 @@ class SimRuntime:
 
     def __init__(self) -> None:
         self.env = simpy.Environment()
-        self._ready: deque[Awaited] = deque()
+        self._ready: deque[Waitable] = deque()
 
     @property
     def now(self) -> float:
@@ -234,6 +237,13 @@ class SimRuntime:
         """Call back with when_s once that time has come."""
         timeout = simpy.Timeout(self.env, max(0.0, when_s - self.env.now))
         timeout.callbacks.append(lambda _: callback(when_s))
+
+    def call_last(self, when_s: float, callback: Callable[[float], None]) -> None:
+        """The same, after everything else that happens at that instant."""
+        event = simpy.Event(self.env)
+        event._ok, event._value = True, None
+        event.callbacks.append(lambda _: callback(when_s))
+        self.env.schedule(event, _LAST, max(0.0, when_s - self.env.now))
 
     def event(self) -> SimEvent:
         """A new event."""

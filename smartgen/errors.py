@@ -73,8 +73,10 @@ def pairs(name: str, value: Any, num_owners: int) -> dict[int, float]:
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise SmartGenError(f"{name}={value!r} must be {right}")
         owner, at_s = pair
-        if isinstance(owner, bool) or owner not in range(num_owners):
+        if type(owner) is not int or owner not in range(num_owners):
             raise SmartGenError(f"{name} names {owner!r}; it must be {right}")
+        if owner in times:
+            raise SmartGenError(f"{name} names {owner} twice; it must name each once")
         times[owner] = not_negative(f"{name} of {owner}", at_s)
     return times
 

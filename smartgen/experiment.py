@@ -37,22 +37,20 @@ from smartgen.workload import Request, closed_batch
 class Cluster:
     """Prefill nodes (one GPU each) on hosts that share a NIC, and one decoding node.
 
-    Pools are in tokens of prompt and output, null for unlimited. lost_s lists pairs: a prefill
-    node's number, and the time at which it dies.
+    decode_pool_tokens is the decoding node's room for prompts and outputs, null for unlimited.
+    lost_s lists pairs: a prefill node's number, and the time at which it dies.
     """
 
     prefill_nodes: int
     gpus_per_host: int
-    prefill_pool_tokens: int | None = None
     decode_pool_tokens: int | None = None
     lost_s: Sequence[Sequence[float]] = ()
 
     def __post_init__(self) -> None:
         count("cluster.prefill_nodes", self.prefill_nodes)
         count("cluster.gpus_per_host", self.gpus_per_host)
-        for name in ("prefill_pool_tokens", "decode_pool_tokens"):
-            if getattr(self, name) is not None:
-                count(f"cluster.{name}", getattr(self, name))
+        if self.decode_pool_tokens is not None:
+            count("cluster.decode_pool_tokens", self.decode_pool_tokens)
         pairs("cluster.lost_s", self.lost_s, self.prefill_nodes)
 
 
@@ -177,14 +175,6 @@ class Experiment:
                     f"cluster.decode_pool_tokens={cluster.decode_pool_tokens} must be at least "
                     f"{need}, what request {request.request_id} needs"
                 )
-        for node in range(cluster.prefill_nodes):
-            # a closed batch keeps all its requests until the last of them is decoding
-            need = sum(request.prompt_tokens for request in requests[node :: cluster.prefill_nodes])
-            if cluster.prefill_pool_tokens is not None and need > cluster.prefill_pool_tokens:
-                raise SmartGenError(
-                    f"cluster.prefill_pool_tokens={cluster.prefill_pool_tokens} must be at least "
-                    f"{need}, what the batch keeps at prefill node {node}"
-                )
 
     @cached_property
     def geometry(self) -> Geometry:
@@ -236,6 +226,14 @@ class Experiment:
         law, exponent = self.selection, self.selection.exponent(self.policy.order)
         requests = self.workload.make()
         nodes = self.cluster.prefill_nodes
+        one_of("mask_update in the recursion", self.mask_update, ("iteration",))
+        one_of("network.discipline in the recursion", self.network.discipline, ("fifo",))
+        beside = (self.workload.abort_s, self.cluster.lost_s, self.cluster.decode_pool_tokens)
+        if any(beside):
+            raise SmartGenError(
+                "the recursion knows no workload.abort_s, cluster.lost_s or "
+                "cluster.decode_pool_tokens"
+            )
         if self.network.sender_bytes_per_s < self.network.receiver_bytes_per_s:
             raise SmartGenError(
                 f"network.sender_gbps={self.network.sender_gbps} must be at least "

@@ -5,7 +5,10 @@ Fields carry the unit people use; properties carry seconds and bytes, converted 
 
 from dataclasses import dataclass
 
-from smartgen.errors import not_negative, one_of, positive
+from smartgen.errors import SmartGenError, not_negative, one_of, positive
+
+MOST_GBPS = 1e6
+"""More is a slip of units, and would drown in the clock's last digits."""
 
 DISCIPLINES = ("fifo", "queue_pair", "priority")
 
@@ -105,7 +108,10 @@ class Network:
 
     def __post_init__(self) -> None:
         for name in ("gbps", "sender_gbps", "efficiency"):
-            positive(f"network.{name}", getattr(self, name))
+            if positive(f"network.{name}", getattr(self, name)) > MOST_GBPS:
+                raise SmartGenError(
+                    f"network.{name}={getattr(self, name)!r} must be at most {MOST_GBPS:g}"
+                )
         not_negative("network.pair_us", self.pair_us)
         not_negative("network.rtt_us", self.rtt_us)
         one_of("network.discipline", self.discipline, DISCIPLINES)

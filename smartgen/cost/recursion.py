@@ -6,6 +6,7 @@ It is what fitting runs, and the contract holds the event-driven simulator to it
 Everything is max and plus: a wire that serves in order of posting is one busy-until time.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -54,12 +55,16 @@ class ClosedResult:
 
     @property
     def ttst_s(self) -> float:
-        """Last first token to second token."""
+        """Last first token to second token; NaN if there is none."""
+        if not self.iteration_end_s:
+            return math.nan
         return self.iteration_end_s[0] - max(self.first_token_s)
 
     @property
     def tbt_s(self) -> float:
-        """Mean of the later gaps."""
+        """Mean of the later gaps; NaN if there are none."""
+        if len(self.iteration_end_s) < 2:
+            return math.nan
         return (self.iteration_end_s[-1] - self.iteration_end_s[0]) / (
             len(self.iteration_end_s) - 1
         )
@@ -225,6 +230,8 @@ class _Recursion:
 
     def _look_ahead(self, now: float, step: int, acts: _Acts) -> float:
         cost, layers = self.batch.cost, self.layers
+        if step == 1 and self._lacks_first_layer():
+            now = self._lanes(max(now, self.done_s[0]) + acts.select_s, 0, acts)
         for layer in range(layers):
             following = (layer + 1) % layers
             self._announce_idle(now, step)
@@ -240,6 +247,11 @@ class _Recursion:
             end_s = self._lanes(lanes_s, following, acts)
             now = max(now + cost.feed_forward_s, end_s)
         return now
+
+    def _lacks_first_layer(self) -> bool:
+        """Whether layer 0 did not come whole with the handover."""
+        blocks = self.batch.geometry.blocks_per_layer
+        return any(len(plan.by_layer[0]) < blocks for plan in self.batch.plans)
 
     def _plain(self, now: float, step: int, acts: _Acts) -> float:
         cost = self.batch.cost

@@ -25,8 +25,7 @@ class Posting(Generic[Write]):
     """A flow, what it carries, and what to do as its pieces land.
 
     land(posting, first, stop) is called with the pieces [first, stop) that have arrived since the
-    last call; with the last of them, the posting is landed. alone_s: how long the network would
-    take for it with nothing else on its links.
+    last call; with the last of them, the posting is landed.
     """
 
     flow: Flow
@@ -34,7 +33,6 @@ class Posting(Generic[Write]):
     land: "Land[Write]"
     landed_pieces: int = 0
     flushed: bool = False
-    alone_s: float = 0.0
 
     @property
     def landed(self) -> bool:
@@ -57,8 +55,7 @@ class Shaper(Generic[Write]):
         """Post now; land is called as pieces arrive, the last time when it is complete."""
         now = self._clock.now
         self._advance(now)
-        posting = Posting(flow, write, land, alone_s=self._wire.alone_s(flow))
-        self._postings[flow] = posting
+        posting = self._postings[flow] = Posting(flow, write, land)
         self._wire.post(now, flow)
         self._arm()
         return posting
@@ -83,6 +80,14 @@ class Shaper(Generic[Write]):
             del self._postings[posting.flow]
         self._arm()
         return dropped
+
+    def alone(self, flow: Flow) -> list[tuple[str, float, float]]:
+        """For each of a flow's links: when it was posted, and how long it keeps the link busy.
+
+        Posting times are those after which it could have landed: one way is added.
+        """
+        posted_s = flow.posted_s + self._one_way_s
+        return [(link, posted_s, seconds) for link, seconds in self._wire.link_times(flow)]
 
     def _arm(self) -> None:
         if self._wire.next_end_s < self._armed_s:

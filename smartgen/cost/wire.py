@@ -7,7 +7,7 @@ Disciplines, at each receiving link:
     fifo        in order of posting, a later flow gets what earlier ones leave of its links, which
                 is nothing unless their senders are slower: a fetch queues behind earlier pushes;
     queue_pair  one flow at a time within a queue pair, max-min fair between queue pairs;
-    priority    urgent flows (fetches) preempt the others, in order of posting within each class.
+    priority    the same as fifo, but urgent flows (fetches) come first and preempt the others.
 """
 
 from bisect import insort
@@ -35,12 +35,13 @@ class Flow:
     posted_s: float = 0.0
     started_s: float = INFINITY
     end_s: float = INFINITY
+    _rank: int = 0
     _since_s: float = 0.0
     _remaining: float = 0.0
     _rate: float = 0.0
 
     def __lt__(self, other: "Flow") -> bool:
-        return (self.posted_s, self.key) < (other.posted_s, other.key)
+        return (self._rank, self.posted_s, self.key) < (other._rank, other.posted_s, other.key)
 
     def remaining(self, now: float) -> float:
         """Wire bytes not yet delivered at now, which must not lie before the last change."""
@@ -75,12 +76,11 @@ class Wire:
         """Add a flow; call advance(now) first, so that nothing that ended is still queued."""
         flow.posted_s = flow._since_s = now
         flow._remaining = flow.size
+        flow._rank = 1 if self._discipline == "priority" and not flow.urgent else 0
         queue = self._queues.setdefault(self._queue_of(flow), [])
-        if queue:
-            # posted at the same instant, the key decides, unless the other has begun to move
-            insort(queue, flow, lo=1 if queue[0].started_s < now else 0)
-        else:
-            queue.append(flow)
+        # posted at the same instant, the key decides, unless the other has begun to move
+        begun = queue and queue[0].started_s < now and queue[0]._rank <= flow._rank
+        insort(queue, flow, lo=1 if begun else 0)
         if queue[0] is flow or not self._is_full:
             self._replan(now)
 
@@ -114,26 +114,21 @@ class Wire:
         self._replan(now)
         return dropped
 
-    def alone_s(self, flow: Flow) -> float:
-        """How long the flow would take with nothing else on its links."""
-        return flow.size / min(self._rates[flow.source], self._rates[flow.destination])
+    def link_times(self, flow: Flow) -> list[tuple[str, float]]:
+        """Each of the flow's links, and how long the flow would keep it busy alone."""
+        return [(link, flow.size / self._rates[link]) for link in (flow.source, flow.destination)]
 
     def _queue_of(self, flow: Flow) -> tuple[str, str]:
-        if self._discipline == "fifo":
-            return flow.destination, ""
         if self._discipline == "queue_pair":
             return flow.destination, flow.queue_pair
-        return flow.destination, "urgent" if flow.urgent else "background"
+        return flow.destination, ""
 
     def _replan(self, now: float) -> None:
-        if self._discipline == "fifo":
-            served = self._serve_in_order()
-        else:
+        if self._discipline == "queue_pair":
             heads = [queue[0] for queue in self._queues.values() if queue]
-            if self._discipline == "priority":
-                busy = {flow.destination for flow in heads if flow.urgent}
-                heads = [flow for flow in heads if flow.urgent or flow.destination not in busy]
             served = list(zip(heads, self._share(heads), strict=True))
+        else:
+            served = self._serve_in_order()
         heads = [flow for flow, _ in served]
         for flow in self._active:
             if flow not in heads:
@@ -196,3 +191,5 @@ def _retime(flow: Flow, now: float, rate: float) -> None:
         flow.end_s = now + flow._remaining / rate
     else:
         flow.end_s = INFINITY
+        if flow._remaining == flow.size:  # displaced before it moved
+            flow.started_s = INFINITY

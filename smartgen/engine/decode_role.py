@@ -16,7 +16,7 @@ from smartgen.engine.messages import (
     Release,
 )
 from smartgen.engine.pipeline import Pipeline
-from smartgen.engine.protocols import Arrivals, Channel, DecodeNode, Runtime, Step
+from smartgen.engine.protocols import Arrivals, Channel, DecodeNode, Departures, Runtime, Step
 from smartgen.metrics.records import Recorder
 from smartgen.policy import Plan, Policy
 from smartgen.workload import Request
@@ -75,11 +75,12 @@ class DecodeRole:
         self._idle_groups: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
         self._scope = runtime.scope()
 
-    async def run(self, arrivals: Arrivals) -> None:
+    async def run(self, arrivals: Arrivals, departures: Departures) -> None:
         """Serve everything that arrives; ends when all of it is finished or gone."""
         for peer in range(len(self._channels)):
             self._scope.spawn(self._listen(peer))
         self._scope.spawn(self._arrive(arrivals))
+        self._scope.spawn(self._depart(departures))
         self._scope.spawn(self._decode())
         try:
             await self._scope.join()
@@ -89,14 +90,15 @@ class DecodeRole:
     # -- arrival, assignment, departure
 
     async def _arrive(self, arrivals: Arrivals) -> None:
-        async for arrival in arrivals:
-            if isinstance(arrival, int):
-                if arrival in self._serving:  # else it has finished already
-                    self._drop(self._serving[arrival], "aborted")
-            else:
-                self._assign_together(arrival)
+        async for requests in arrivals:
+            self._assign_together(requests)
         self._arrivals_ended = True
         self._notice()
+
+    async def _depart(self, departures: Departures) -> None:
+        async for request_id in departures:
+            if request_id in self._serving:  # else it has finished already
+                self._drop(self._serving[request_id], "aborted")
 
     def _assign_together(self, requests: Sequence[Request]) -> None:
         plans = self._plans_of(requests)
@@ -155,7 +157,9 @@ class DecodeRole:
         serving.state = GONE
         self._node.finish(serving.request.request_id, "finished")
         # speculative pushes may still be on their way: pages go when they have drained
-        if serving.peer not in self._lost:
+        if serving.peer in self._lost:
+            self._drain(serving)
+        else:
             message = Release(serving.request.request_id, serving.epoch)
             self._channels[serving.peer].send(message)
 
@@ -200,10 +204,15 @@ class DecodeRole:
         self._lost.add(peer)
         self._node.lose(peer)
         for serving in list(self._serving.values()):
-            if serving.peer == peer:
+            if serving.peer == peer and not self._is_whole(serving):
                 self._drop(serving, "failed")
                 serving.drained = serving.slot is not None
         self._free()
+
+    def _is_whole(self, serving: _Serving) -> bool:
+        """Whether a request that is decoding, or about to, needs its prefill node no more."""
+        decoding = serving.state in (READY, RUNNING) and serving.slot is not None
+        return decoding and self._node.complete(serving.slot)  # type: ignore[arg-type]
 
     def _free(self) -> None:
         """Release what is gone and drained, unless the running iteration still reads it."""

@@ -33,6 +33,8 @@ class Pipeline:
     async def run(self, step: Step[Any]) -> None:
         """All layers of one iteration."""
         layer_of = self._look_ahead if self.looks_ahead else self._in_turn
+        if self.looks_ahead and step.lacks_first_layer:
+            await self._bring(step, 0, selected=False)
         for layer in range(self.num_layers):
             self.announce(step, layer)
             await step.project(layer)

@@ -107,7 +107,7 @@ class PrefillRole:
         assign, node = served.assign, self._node
         request_id = assign.request_id
         try:
-            await node.reserve(assign, served.plan)
+            node.reserve(assign)
             for layer, blocks in enumerate(served.plan.by_layer):
                 await node.compute_layer(request_id, layer)
                 if self._policy.placement == "host":

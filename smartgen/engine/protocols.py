@@ -71,8 +71,8 @@ class Delivery(Protocol):
 class PrefillNode(Protocol):
     """A node that prefills requests and then serves their KV."""
 
-    def reserve(self, assign: Assign, plan: Plan) -> Awaitable[None]:
-        """Wait for room in the node's pool."""
+    def reserve(self, assign: Assign) -> None:
+        """Take pages for a request."""
 
     def compute_layer(self, request_id: int, layer: int) -> Awaitable[None]:
         """Prefill one layer."""
@@ -122,6 +122,10 @@ class Step(Protocol[SplitT]):
     @property
     def incomplete(self) -> Sequence[int]:
         """Numbers of the batch's requests of which blocks are missing."""
+
+    @property
+    def lacks_first_layer(self) -> bool:
+        """Whether layer 0 did not come whole with the handover of a request that takes step 1."""
 
     def run_local(self) -> Awaitable[Any]:
         """The whole iteration, logits included, with everything local."""
@@ -187,6 +191,9 @@ class DecodeNode(Protocol):
     def flush(self, slot: int) -> None:
         """End every wait for the slot's writers; its pages stay in quarantine."""
 
+    def complete(self, slot: int) -> bool:
+        """Whether everything of the slot has landed, so that no prefill node is needed."""
+
     def lose(self, peer: int) -> None:
         """A prefill node is gone, its queue pair flushed: end every wait for its replies."""
 
@@ -194,5 +201,8 @@ class DecodeNode(Protocol):
         """Give the slot's pages back: no writer is left."""
 
 
-Arrivals: TypeAlias = AsyncIterator[Sequence[Request] | int]
-"""Requests that arrive together (K_r is computed for them), or the number of an aborted one."""
+Arrivals: TypeAlias = AsyncIterator[Sequence[Request]]
+"""Requests that arrive together; K_r is computed for them."""
+
+Departures: TypeAlias = AsyncIterator[int]
+"""Numbers of requests whose clients leave."""

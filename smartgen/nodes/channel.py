@@ -18,12 +18,20 @@ class TimedRuntime(Runtime, Protocol):
     def call_at(self, when_s: float, callback: Callable[[float], None]) -> None:
         """Call back with when_s once that time has come."""
 
+    def call_last(self, when_s: float, callback: Callable[[float], None]) -> None:
+        """The same, after everything else that happens at that instant.
+
+        For what comes from outside (a client leaves, a node dies), so that it meets the same
+        state in every world.
+        """
+
 
 class LocalChannel:
     """One end of a pair; what is sent arrives at the other end one way later, in order."""
 
     def __init__(self, runtime: TimedRuntime, one_way_s: float) -> None:
         self._runtime, self._one_way_s = runtime, one_way_s
+        self._on_its_way: deque[bytes] = deque()
         self._inbox: deque[bytes] = deque()
         self._arrived: Event | None = None
         self._other: LocalChannel | None = None
@@ -41,12 +49,11 @@ class LocalChannel:
 
     def deliver(self, message: Message) -> None:
         """Take a message in, one way from now."""
-        data = encode(message)
+        self._on_its_way.append(encode(message))
         if self._one_way_s > 0:
-            arrival_s = self._runtime.now + self._one_way_s
-            self._runtime.call_at(arrival_s, lambda _: self._take(data))
+            self._runtime.call_at(self._runtime.now + self._one_way_s, self._arrive)
         else:
-            self._take(data)
+            self._arrive(self._runtime.now)
 
     async def receive(self) -> Message:
         """The next message."""
@@ -56,8 +63,9 @@ class LocalChannel:
             self._arrived = None
         return decode(self._inbox.popleft())
 
-    def _take(self, data: bytes) -> None:
-        self._inbox.append(data)
+    def _arrive(self, _: float) -> None:
+        # the first that was sent, whichever timer this is: timers of one instant have no order
+        self._inbox.append(self._on_its_way.popleft())
         if self._arrived is not None:
             self._arrived.set()
 

@@ -9,22 +9,28 @@ from smartgen.engine.protocols import Event, Runtime
 class Awaited:
     """A fetch's replies: from which peers, and what the network made of them.
 
-    postings: when each reply was posted, and how long it would take with nothing else on its links.
+    alone: for each link of each reply, when the reply was posted and how long it keeps that link
+    busy.
     """
 
     peers: set[int]
     event: Event
-    postings: list[tuple[float, float]] = field(default_factory=list)
+    alone: list[tuple[str, float, float]] = field(default_factory=list)
 
     def interference_s(self, end_s: float) -> float:
         """How much longer the replies took, ending at end_s, because of other transfers.
 
-        Compared with these replies alone on the receiving link, one after the other.
+        Compared with these replies alone on their links: on each link one after the other, and
+        the slowest link decides.
         """
-        alone_s = 0.0
-        for posted_s, seconds in sorted(self.postings):
-            alone_s = max(alone_s, posted_s) + seconds
-        return max(0.0, end_s - alone_s) if self.postings else 0.0
+        free_s: dict[str, float] = {}
+        for link, posted_s, seconds in sorted(self.alone, key=_posted):
+            free_s[link] = max(free_s.get(link, 0.0), posted_s) + seconds
+        return max(0.0, end_s - max(free_s.values())) if free_s else 0.0
+
+
+def _posted(row: tuple[str, float, float]) -> float:
+    return row[1]
 
 
 class Replies:
@@ -43,11 +49,11 @@ class Replies:
         awaited = self._awaited[self._num_fetches] = Awaited(peers, self._runtime.event())
         return self._num_fetches, awaited
 
-    def come(self, fetch_id: int, peer: int, posted_s: float, alone_s: float) -> None:
+    def come(self, fetch_id: int, peer: int, alone: list[tuple[str, float, float]]) -> None:
         """A peer's reply is here; KeyError if it has come before."""
         awaited = self._awaited[fetch_id]
         awaited.peers.remove(peer)
-        awaited.postings.append((posted_s, alone_s))
+        awaited.alone += alone
         self._settle(fetch_id)
 
     def lose(self, peer: int) -> None:

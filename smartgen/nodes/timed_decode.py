@@ -114,6 +114,10 @@ class TimedDecodeNode(Generic[S]):
         """End every wait for the slot's planned pushes."""
         self.slots[slot].landings.flush()
 
+    def complete(self, slot: int) -> bool:
+        """Whether everything has landed, and the mask shows it."""
+        return self.slots[slot].complete
+
     def lose(self, peer: int) -> None:
         """A prefill node is gone: nobody waits for its replies any longer."""
         self.replies.lose(peer)
@@ -162,8 +166,7 @@ class TimedDecodeNode(Generic[S]):
             self.landed_bytes[parcel.purpose] += parcel.data_bytes
         if write.fetch_id is not None:
             self.store_rows(write)
-            posted_s = posting.flow.posted_s
-            self.replies.come(write.fetch_id, write.peer, posted_s, posting.alone_s)
+            self.replies.come(write.fetch_id, write.peer, self.shaper.alone(posting.flow))
         if row.all_delivered_s is None and not slot.num_left + slot.landings.num_in_flight:
             row.all_delivered_s = now
 

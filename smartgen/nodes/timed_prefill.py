@@ -15,9 +15,7 @@ from smartgen.kv.geometry import Int
 from smartgen.metrics.records import Purpose, Recorder
 from smartgen.nodes.channel import TimedRuntime
 from smartgen.nodes.report import Parcel
-from smartgen.nodes.room import Room
 from smartgen.nodes.writers import Writers
-from smartgen.policy import Plan
 
 
 class WaitingRuntime(TimedRuntime, Protocol):
@@ -68,7 +66,6 @@ class TimedPrefillNode:
         self._number = number
         self._link = f"host{number // experiment.cluster.gpus_per_host}"
         self._cost, self._geometry = experiment.cost, experiment.geometry
-        self._room = Room(runtime, experiment.cluster.prefill_pool_tokens)
         self._writers = Writers(runtime)
         self._pages: dict[int, Pages] = {}
         self.drained = self._writers.drained
@@ -87,9 +84,8 @@ class TimedPrefillNode:
 
     # -- prefill
 
-    async def reserve(self, assign: Assign, plan: Plan) -> None:
-        """Wait for room."""
-        await self._room.take(assign.prompt_tokens)
+    def reserve(self, assign: Assign) -> None:
+        """Take pages."""
         cost, geometry = self._cost, self._geometry
         prefill_s = cost.prefill_s(assign.prompt_tokens, assign.cached_tokens)
         layer_s = prefill_s / geometry.num_layers
@@ -181,6 +177,4 @@ class TimedPrefillNode:
 
     def release(self, request_id: int) -> None:
         """Give the pages back."""
-        pages = self._pages.pop(request_id, None)
-        if pages is not None:
-            self._room.give(pages.assign.prompt_tokens)
+        self._pages.pop(request_id, None)

@@ -64,6 +64,9 @@ class TimedStep(Generic[S]):
     def use_rows(self, layer: int) -> None:
         """Attend over what was loaded and fetched."""
 
+    def move_all(self) -> None:
+        """Select, gather and attend in every layer, nothing being remote."""
+
     def append_tokens(self) -> None:
         """Keep the entries that this iteration has generated."""
 
@@ -79,14 +82,18 @@ class TimedStep(Generic[S]):
         """Requests of which blocks are missing."""
         return [slot.request.request_id for slot in self._left]
 
+    @property
+    def lacks_first_layer(self) -> bool:
+        """Whether blocks of layer 0 are missing for a request that takes its first step."""
+        return any(
+            step == 1 and slot.mask.left[0] and not slot.landings.flushed
+            for slot, step in zip(self._slots, self._steps, strict=True)
+        )
+
     def run_local(self) -> Awaitable[Any]:
         """The whole iteration in one go."""
         experiment = self._node.experiment
-        for layer in range(experiment.geometry.num_layers):
-            if experiment.policy.selects:
-                self.remote_rows(layer)
-                self.load_rows(layer)
-            self.use_rows(layer)
+        self.move_all()
         if experiment.policy.selects:
             sizes = [entries * self._entry_bytes for entries in self._selected]
             self._local_entries = sum(self._selected)

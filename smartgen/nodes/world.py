@@ -2,20 +2,20 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from smartgen.cost import Wire
 from smartgen.cost.shaper import Land, Shaper
 from smartgen.engine import DecodeRole, PrefillRole
 from smartgen.engine.messages import PeerLost
-from smartgen.engine.protocols import Scope
+from smartgen.engine.protocols import Event, Scope
 from smartgen.errors import pairs
 from smartgen.experiment import Experiment, Outcome, links
 from smartgen.metrics.records import Recorder
 from smartgen.nodes.channel import LocalChannel, channel_pair
 from smartgen.nodes.timed_decode import TimedDecodeNode
 from smartgen.nodes.timed_prefill import TimedPrefillNode, WaitingRuntime, Write
-from smartgen.workload import Request, timetable
+from smartgen.workload import arrivals_of, departures_of
 
 
 class MakePrefillNode(Protocol):
@@ -32,6 +32,8 @@ class MakePrefillNode(Protocol):
     ) -> TimedPrefillNode:
         """Make it."""
 
+
+T = TypeVar("T")
 
 MakeDecodeNode = Callable[[Any, Experiment, Shaper[Write], Recorder], TimedDecodeNode[Any]]
 
@@ -67,7 +69,7 @@ class World:
             "cluster.lost_s", experiment.cluster.lost_s, experiment.cluster.prefill_nodes
         )
         for number, at_s in losses.items():
-            self._runtime.call_at(at_s, partial(self._lose, number))
+            self._runtime.call_last(at_s, partial(self._lose, number))
         role = DecodeRole(
             self._runtime,
             self.decode_node,
@@ -86,7 +88,11 @@ class World:
         await serving.join()
 
     async def _serve(self, role: DecodeRole) -> None:
-        await role.run(self._arrivals(self._experiment.workload.make()))
+        requests = self._experiment.workload.make()
+        await role.run(
+            self._at_their_times(arrivals_of(requests)),
+            self._at_their_times(departures_of(requests)),
+        )
         for scope in self._scopes:
             scope.cancel()
 
@@ -117,13 +123,12 @@ class World:
         self._there.append(there)
         self._scopes.append(scope)
 
-    async def _arrivals(
-        self, requests: Sequence[Request]
-    ) -> AsyncIterator[Sequence[Request] | int]:
-        for at_s, arrival in timetable(requests):
-            if at_s > self._runtime.now:
-                await self._runtime.after(at_s - self._runtime.now)
-            yield arrival
+    async def _at_their_times(self, rows: Sequence[tuple[float, T]]) -> AsyncIterator[T]:
+        for at_s, what in rows:
+            come = self._runtime.event()
+            self._runtime.call_last(at_s, partial(_set, come))
+            await come.wait()
+            yield what
 
     def _lose(self, number: int, _: float) -> None:
         """A prefill node dies: its program ends, its queue pair is flushed, its peer is told."""
@@ -136,3 +141,7 @@ class World:
 
 async def _join(scope: Scope) -> None:
     await scope.join()
+
+
+def _set(event: Event, _: float) -> None:
+    event.set()

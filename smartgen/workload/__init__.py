@@ -1,5 +1,5 @@
 """What is asked of the system: requests with lengths, arrivals and, if wanted, an abort."""
 
-from smartgen.workload.request import Request, closed_batch, timetable
+from smartgen.workload.request import Request, arrivals_of, closed_batch, departures_of
 
-__all__ = ["Request", "closed_batch", "timetable"]
+__all__ = ["Request", "arrivals_of", "closed_batch", "departures_of"]

@@ -51,11 +51,14 @@ def closed_batch(
     )
 
 
-def timetable(requests: Sequence[Request]) -> list[tuple[float, Sequence[Request] | int]]:
-    """What arrives when: groups of requests that arrive together, and clients that leave."""
+def arrivals_of(requests: Sequence[Request]) -> list[tuple[float, Sequence[Request]]]:
+    """When which requests arrive together."""
     groups: dict[float, list[Request]] = {}
     for request in requests:
         groups.setdefault(request.arrival_s, []).append(request)
-    rows: list[tuple[float, Sequence[Request] | int]] = list(groups.items())
-    rows += [(r.abort_s, r.request_id) for r in requests if r.abort_s is not None]
-    return sorted(rows, key=lambda row: row[0])
+    return sorted(groups.items())
+
+
+def departures_of(requests: Sequence[Request]) -> list[tuple[float, int]]:
+    """When whose clients leave."""
+    return sorted((r.abort_s, r.request_id) for r in requests if r.abort_s is not None)

@@ -193,3 +193,67 @@ def test_a_fault_of_the_program_fails_the_run(tiny, world, monkeypatch):
     monkeypatch.setattr(TimedPrefillNode, "push", broken)
     with pytest.raises(KeyError, match="a bug"):
         world.run(tiny(*SIX))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("cluster.lost_s=[[0,0]]",),
+        ("workload.abort_s=[[0,0],[1,0],[2,0],[3,0],[4,0],[5,0]]", "network.rtt_us=200"),
+        ("workload.abort_s=[[1,0.3],[4,0.3]]",),
+        ("workload.abort_s=[[1,0.3]]", "cluster.lost_s=[[1,0.3],[2,0.3]]"),
+        ("workload.abort_s=[[1,0.3]]", "cluster.lost_s=[[0,0.3]]", "cluster.prefill_nodes=2"),
+        ("policy=hack", "workload.abort_s=[[1,0.02083845846422339]]"),  # a layer's very end
+        ("cluster.prefill_nodes=1", "network.rtt_us=50000", "policy=partial"),
+        ("cluster.prefill_nodes=1", "workload.abort_s=[[0,0.01],[3,0.01]]"),
+    ],
+    ids=str,
+)
+def test_what_happens_at_one_instant_ends_alike_in_both_worlds(tiny, overrides):
+    experiment = tiny(*SIX, *overrides, "record.decisions=true")
+    sim, emu = (world.run(experiment) for world in WORLDS.values())
+    assert emu.makespan_s == pytest.approx(sim.makespan_s, rel=1e-9)
+    assert statuses(emu) == statuses(sim)
+    assert tokens(emu) == tokens(sim)
+    assert [r.decisions for r in emu.recorders] == [r.decisions for r in sim.recorders]
+
+
+def test_a_late_abort_or_loss_does_not_keep_a_run_going(tiny, world):
+    whole = world.run(tiny(*SIX))
+    late = world.run(tiny(*SIX, "workload.abort_s=[[2,99]]", "cluster.lost_s=[[2,99]]"))
+    assert late.makespan_s == whole.makespan_s
+
+
+def test_a_request_that_is_here_whole_outlives_its_prefill_node(tiny, world):
+    whole = merge(list(world.run(tiny(*SIX, "policy=full")).recorders)).requests
+    delivered_s = max(row.plan_delivered_s for row in whole.values())
+    finish_s = min(row.finish_s for row in whole.values())
+    at_s = (delivered_s + finish_s) / 2
+    assert delivered_s < at_s < finish_s
+    outcome = world.run(tiny(*SIX, "policy=full", f"cluster.lost_s=[[1,{at_s}]]"))
+    assert set(statuses(outcome).values()) == {"finished"}
+
+
+def test_a_prefill_role_that_loses_its_decoding_node_stops_and_gives_everything_back(tiny):
+    from smartgen.engine.messages import PeerLost
+    from smartgen.errors import SmartGenError
+    from smartgen.nodes.world import World
+    from smartgen.sim.nodes import SimDecodeNode, SimPrefillNode
+    from smartgen.sim.runtime import SimRuntime
+
+    runtime, made = SimRuntime(), []
+
+    def make(*arguments):
+        made.append(SimPrefillNode(*arguments))
+        return made[-1]
+
+    world = World(tiny(*SIX), runtime, make, SimDecodeNode)
+
+    def lose(_):
+        assert made[2]._pages  # it is prefilling
+        world._there[2].deliver(PeerLost("decode0"))
+
+    runtime.call_last(0.01, lose)
+    with pytest.raises(SmartGenError, match="nothing can happen any more"):
+        runtime.run(world.run())  # nobody tells the decoding node, so it waits
+    assert not made[2]._pages

@@ -3,16 +3,17 @@
 import pytest
 
 import smartgen.engine.prefill_role as prefill_role
+import smartgen.nodes.channel as channel
 from smartgen.cost.shaper import Shaper
 from smartgen.emu import EmuBackend
 from smartgen.emu.nodes import EmuDecodeNode
-from smartgen.engine.messages import Idle
 from smartgen.errors import SmartGenError
 from smartgen.kv import LOCAL
 from smartgen.metrics.records import Purpose
 from smartgen.nodes.channel import LocalChannel, channel_pair
 from smartgen.nodes.timed_prefill import TimedPrefillNode
 from smartgen.nodes.timing import StepTimer
+from smartgen.policy import Plan
 from smartgen.sim import SimBackend
 from smartgen.sim.runtime import SimRuntime
 
@@ -50,6 +51,14 @@ def test_a_push_out_of_order_is_found(worlds_agree, monkeypatch):
 
 
 def test_a_planned_push_out_of_order_is_found(worlds_agree, monkeypatch):
+    by_layer = Plan.by_layer.func
+    reordered = property(lambda plan: tuple(blocks[::-1] for blocks in by_layer(plan)))
+    monkeypatch.setattr(Plan, "by_layer", reordered)
+    with pytest.raises(AssertionError):
+        worlds_agree()
+
+
+def test_a_planned_block_left_out_is_found(worlds_agree, monkeypatch):
     push = TimedPrefillNode.push
 
     def early(node, request_id, blocks, layer):
@@ -133,41 +142,61 @@ def test_an_act_that_takes_a_little_longer_is_found(worlds_agree, monkeypatch):
 # -- messages
 
 
-def crossed(left, right, runtime):
-    """What comes out of one end for what went into the other."""
-    sent, received = Idle(3, (1, 2), (4, 5)), []
-    left.send(sent)
+@pytest.fixture
+def crossing(tiny, monkeypatch):
+    """Runs a world and returns what was sent and what was received, as the roles held it."""
+    sent, received = [], []
+    send, receive = LocalChannel.send, LocalChannel.receive
 
-    async def receive():
-        received.append(await right.receive())
+    def sending(channel, message):
+        sent.append(message)
+        send(channel, message)
 
-    runtime.run(receive())
-    return sent, received[0]
+    async def receiving(channel):
+        message = await receive(channel)
+        received.append(message)
+        return message
+
+    monkeypatch.setattr(LocalChannel, "send", sending)
+    monkeypatch.setattr(LocalChannel, "receive", receiving)
+
+    def run(backend):
+        backend.run(tiny("network.gbps=0.01", "cluster.prefill_nodes=1", "network.rtt_us=500"))
+        return sent, received
+
+    return run
 
 
-def assert_crosses_by_value(left, right, runtime):
-    sent, received = crossed(left, right, runtime)
-    assert received == sent
-    assert received is not sent
+def assert_nothing_crosses_by_reference(sent, received):
+    assert len(received) > 60 and {type(m).__name__ for m in received} >= {
+        "Assign",
+        "Handover",
+        "Idle",
+        "Fetch",
+        "Release",
+        "Drained",
+    }
+    assert all(message in sent for message in received[:50])  # by value they do
+    assert not {id(message) for message in sent} & {id(message) for message in received}
 
 
-def test_a_message_crosses_by_value():
-    runtime = SimRuntime()
-    assert_crosses_by_value(*channel_pair(runtime, 0.0), runtime)
+BACKENDS = [SimBackend(), EmuBackend(memory_gib=1.0)]
 
 
-def test_a_message_passed_by_reference_is_found(monkeypatch):
-    import smartgen.nodes.channel as channel
+@pytest.mark.parametrize("backend", BACKENDS, ids=["sim", "emu"])
+def test_no_message_crosses_between_the_roles_by_reference(crossing, backend):
+    assert_nothing_crosses_by_reference(*crossing(backend))
 
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=["sim", "emu"])
+def test_messages_passed_by_reference_are_found(crossing, backend, monkeypatch):
     monkeypatch.setattr(channel, "encode", lambda message: message)
     monkeypatch.setattr(channel, "decode", lambda message: message)
-    runtime = SimRuntime()
     with pytest.raises(AssertionError):
-        assert_crosses_by_value(*channel_pair(runtime, 0.0), runtime)
+        assert_nothing_crosses_by_reference(*crossing(backend))
 
 
 def test_what_is_not_serialisable_cannot_cross():
     left, _ = channel_pair(SimRuntime(), 0.0)
     with pytest.raises(TypeError):
         left.send(object())
-    assert isinstance(left, LocalChannel)

@@ -81,7 +81,6 @@ def test_it_does_so_for_uneven_prompts_shared_nodes_and_any_rate(
 )
 def test_outside_of_that_mode_times_differ(closed, change):
     """Otherwise the comparison above would say nothing about the mode it is made in."""
-    overrides = ["policy.speculative_ratio=0.2", change]
-    experiment = closed(*overrides)
-    expected = closed_batch_times(experiment.closed()).iteration_end_s
-    assert iteration_ends(experiment) != pytest.approx(expected, rel=1e-3)
+    ratio = "policy.speculative_ratio=0.2"
+    expected = closed_batch_times(closed(ratio).closed()).iteration_end_s
+    assert iteration_ends(closed(ratio, change)) != pytest.approx(expected, rel=1e-3)

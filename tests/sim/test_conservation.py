@@ -100,8 +100,6 @@ def test_interference_appears_where_pushes_delay_fetches_and_nowhere_else(build)
 
 def test_a_plain_local_step_takes_the_time_of_its_layers_one_by_one(build):
     """The closed form against the acts, with everything local."""
-    from smartgen.cost.recursion import closed_batch_times
-
     experiment = build("policy=full", "selection=exponent", "mask_update=iteration")
     batch = experiment.closed()
     cost = batch.cost
@@ -115,9 +113,60 @@ def test_a_plain_local_step_takes_the_time_of_its_layers_one_by_one(build):
         step_s += max(cost.attend_s(size), cost.select_s(45_000))
         local_s = cost.load_s(whole if following < 2 else sparse, following)
         step_s += max(cost.feed_forward_s, local_s)
-    first_s = closed_batch_times(batch).iteration_end_s[0]
-    started_s = closed_batch_times(batch).iteration_end_s[0] - step_s
-    assert first_s - started_s == pytest.approx(step_s, rel=1e-12)
     merged = merge(list(SimBackend().run(experiment).recorders))
     row = merged.iterations[0]
     assert row.end_s - row.start_s == pytest.approx(step_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("policy", ["full", "partial", "smartgen", "on_demand_only"])
+def test_bytes_by_purpose_agree_between_requests_transfers_and_iterations(build, policy):
+    experiment = build(f"policy={policy}", "record.transfers=true", "workload.output_tokens=12")
+    merged = merge(list(SimBackend().run(experiment).recorders))
+    rows = merged.requests.values()
+    for purpose in ("proactive", "speculative", "on_demand"):
+        told = sum(getattr(row, f"{purpose}_bytes") or 0 for row in rows)
+        metadata = sum(row.metadata_bytes or 0 for row in rows) if purpose == "proactive" else 0
+        moved = sum(t.bytes for t in merged.transfers if t.purpose == purpose)
+        assert told + metadata == pytest.approx(moved, abs=len(merged.transfers))
+        if purpose != "proactive":
+            seen = sum(getattr(row, f"{purpose}_bytes") for row in merged.iterations)
+            assert told == pytest.approx(seen, abs=len(merged.transfers))
+    whole = 6 * 7500 * 163_840
+    metadata = sum(row.metadata_bytes or 0 for row in rows)
+    assert metadata == pytest.approx(experiment.selector.metadata_ratio * whole, rel=1e-6)
+    fetched = sum(i.remote_entries for i in merged.iterations) * experiment.geometry.entry_bytes
+    assert fetched == pytest.approx(sum(row.on_demand_bytes or 0 for row in rows), rel=1e-6)
+    assert (merged.iterations[0].remote_blocks_left > 0) == (policy != "full")
+
+
+def test_shares_are_charged_to_what_took_the_time(build):
+    """Not to whatever is left over: each share against the cost of its acts."""
+    experiment = build("policy=partial_parallel", "network.rtt_us=100", "workload.output_tokens=5")
+    cost, layers = experiment.cost, experiment.geometry.num_layers
+    merged = merge(list(SimBackend().run(experiment).recorders))
+    draws = [experiment.draw(i, 7500) for i in range(6)]
+    for step, row in enumerate(merged.iterations, start=1):
+        selected = sum(draw.selected_at(step - 1) for draw in draws)
+        attend_s = [cost.attend_s(entries * 4096.0) for entries in selected.tolist()]
+        select_s = cost.select_s(row.cached_tokens)
+        expected = layers * cost.project_s + sum(attend_s)
+        assert row.shares.overhead_s == pytest.approx(layers * cost.launch_s, rel=1e-6)
+        assert row.shares.attend_s == pytest.approx(expected, rel=1e-6)
+        excess_s = sum(max(0.0, select_s - seconds) for seconds in attend_s)
+        assert row.shares.select_s == pytest.approx(excess_s, rel=1e-6)
+        feed_forward_s = layers * cost.feed_forward_s + cost.head_s
+        assert row.shares.feed_forward_s == pytest.approx(feed_forward_s, rel=1e-6)
+        assert row.shares.remote_wait_s > 0 and row.shares.interference_s < 1e-6
+
+
+@pytest.mark.parametrize("rtt_us", [0, 1000, 100_000])
+@pytest.mark.parametrize("sender_gbps", [2, 32])
+def test_a_round_trip_or_a_slow_sender_alone_is_no_interference(build, rtt_us, sender_gbps):
+    experiment = build(
+        "policy=partial_parallel",
+        "workload.output_tokens=4",
+        f"network.rtt_us={rtt_us}",
+        f"network.sender_gbps={sender_gbps}",
+    )
+    merged = merge(list(SimBackend().run(experiment).recorders))
+    assert sum(row.shares.interference_s for row in merged.iterations) < 1e-6

@@ -4,16 +4,26 @@ from smartgen.errors import SmartGenError
 from smartgen.sim import SimBackend
 
 
+def test_a_pool_that_can_never_hold_a_request_is_refused(tiny):
+    with pytest.raises(SmartGenError, match="must be at least 313, what request 2 needs"):
+        tiny("cluster.decode_pool_tokens=300")
+
+
 @pytest.mark.parametrize(
-    ("override", "message"),
+    "override",
     [
-        ("cluster.decode_pool_tokens=300", "must be at least 313, what request 2 needs"),
-        ("cluster.prefill_pool_tokens=200", "must be at least 277, what the batch keeps at"),
+        "mask_update=live",
+        "network.discipline=priority",
+        "workload.abort_s=[[0,1]]",
+        "cluster.lost_s=[[0,1]]",
+        "cluster.decode_pool_tokens=60000",
+        "network.sender_gbps=20",
+        "selection=blocks",
     ],
 )
-def test_a_pool_that_can_never_hold_what_it_must_is_refused(tiny, override, message):
-    with pytest.raises(SmartGenError, match=message):
-        tiny(override)
+def test_what_the_recursion_does_not_model_it_refuses(closed, override):
+    with pytest.raises(SmartGenError):
+        closed(override).closed()
 
 
 def test_a_decoding_pool_for_three_serves_four_requests_one_after_another(tiny):

@@ -60,6 +60,11 @@ def test_in_order_of_posting_a_slow_sender_leaves_room_for_the_next_one():
     flows = [flow(i, 0.5 * GB, f"node{i}", f"host{i}") for i in range(3)]
     run(wire, [(0.0, f) for f in flows])
     assert [f.end_s for f in flows] == pytest.approx([1.0, 1.0, 2.0])
+    for discipline in ("fifo", "priority"):
+        same = Wire(discipline, rates)
+        urgent = [flow(i, 0.5 * GB, f"node{i}", f"host{i}", urgent=True) for i in range(3)]
+        run(same, [(0.0, f) for f in urgent])
+        assert [f.end_s for f in urgent] == pytest.approx([1.0, 1.0, 2.0])
     later = flow(3, 0.5 * GB, "node0", "host0")
     first = flow(4, 0.5 * GB, "node0", "host0")
     again = Wire("fifo", rates)
@@ -79,6 +84,13 @@ def test_flows_posted_at_the_same_instant_are_served_by_their_keys():
     flows = [flow(number, GB) for number in (2, 0, 1)]
     ended = run(wire, [(0.0, f) for f in flows])
     assert [f.key[0] for f in ended] == [0, 1, 2]
+
+
+def test_a_displaced_flow_has_not_started():
+    wire = Wire("fifo", {"host0": GB, "decode0": GB})
+    flows = [flow(number, GB) for number in (2, 0, 1)]
+    run(wire, [(0.0, f) for f in flows])
+    assert [(f.started_s, f.end_s) for f in flows] == [(2.0, 3.0), (0.0, 1.0), (1.0, 2.0)]
 
 
 def test_a_key_does_not_displace_what_has_begun_to_move():
