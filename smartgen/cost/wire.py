@@ -145,6 +145,13 @@ class Wire:
         """
         served: list[tuple[Flow, float]] = []
         self._is_full = True
+        if len(self._queues) == 1:  # the common case: one receiver, and the head fills its link
+            (queue,) = self._queues.values()
+            if not queue:
+                return served
+            receiver, sender = self._rates[queue[0].destination], self._rates[queue[0].source]
+            if sender >= receiver:
+                return [(queue[0], receiver)]
         for (destination, _), queue in self._queues.items():
             receiver_left = self._rates[destination]
             senders_left: dict[str, float] = {}

@@ -15,6 +15,17 @@ class Purpose:
     METADATA = "metadata"
 
 
+_BYTES = {
+    purpose: f"{purpose}_bytes"
+    for purpose in (
+        Purpose.PROACTIVE,
+        Purpose.ON_DEMAND,
+        Purpose.SPECULATIVE,
+        Purpose.METADATA,
+    )
+}
+
+
 @dataclass(slots=True)
 class RequestRow:
     """What became of a request; seconds since the run's start, null where it never came."""
@@ -41,7 +52,7 @@ class RequestRow:
 
     def add_bytes(self, purpose: str, num_bytes: float) -> None:
         """Count bytes that have crossed the network for a purpose."""
-        name = f"{purpose}_bytes"
+        name = _BYTES[purpose]
         setattr(self, name, (getattr(self, name) or 0) + round(num_bytes))
 
 

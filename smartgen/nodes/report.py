@@ -36,14 +36,13 @@ def report_transfer(
     recorder: Recorder, parcel: Parcel, flow: Flow, end_s: float, destination: str, status: str
 ) -> None:
     """Count a parcel's bytes and, if wanted, keep a row of it for each request."""
-    landed = status == "landed"
     for request_id, entries in zip(parcel.request_ids, parcel.entries, strict=True):
-        row = recorder.request(request_id)
         size = entries * parcel.bytes_per_entry
-        if landed:
+        if status == "landed":
+            row = recorder.request(request_id)
             row.add_bytes(parcel.purpose, size)
-        if landed and parcel.purpose == Purpose.PROACTIVE:
-            row.add_bytes(Purpose.METADATA, parcel.metadata_bytes)
+            if parcel.layer is not None and parcel.purpose == Purpose.PROACTIVE:
+                row.add_bytes(Purpose.METADATA, parcel.metadata_bytes)
         if recorder.wants_transfers:
             recorder.transfers.append(
                 TransferRow(

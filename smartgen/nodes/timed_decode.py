@@ -155,6 +155,11 @@ class TimedDecodeNode(Generic[S]):
         now, write = self.runtime.now, posting.write
         parcel = write.parcel
         report_transfer(self.recorder, parcel, posting.flow, now, self.name, "landed")
+        if write.fetch_id is not None:
+            self.landed_bytes[Purpose.ON_DEMAND] += parcel.data_bytes
+            self.store_rows(write)
+            self.replies.come(write.fetch_id, write.peer, self.shaper.alone(posting.flow))
+            return
         row = self.recorder.request(slot.request.request_id)
         if parcel.purpose == Purpose.PROACTIVE:
             assert parcel.layer is not None
@@ -163,10 +168,7 @@ class TimedDecodeNode(Generic[S]):
             if not slot.landings.num_in_flight:
                 row.plan_delivered_s = now
         else:
-            self.landed_bytes[parcel.purpose] += parcel.data_bytes
-        if write.fetch_id is not None:
-            self.store_rows(write)
-            self.replies.come(write.fetch_id, write.peer, self.shaper.alone(posting.flow))
+            self.landed_bytes[Purpose.SPECULATIVE] += parcel.data_bytes
         if row.all_delivered_s is None and not slot.num_left + slot.landings.num_in_flight:
             row.all_delivered_s = now
 

@@ -142,14 +142,17 @@ class TimedPrefillNode:
 
     async def serve_fetch(self, fetch: Fetch) -> None:
         """Gather the rows, then send them back in one flow."""
+        request_ids, slots, entries = zip(
+            *[(rows.request_id, rows.slot, rows.entries) for rows in fetch.rows], strict=True
+        )
         parcel = Parcel(
-            request_ids=tuple(rows.request_id for rows in fetch.rows),
-            slots=tuple(rows.slot for rows in fetch.rows),
+            request_ids=request_ids,
+            slots=slots,
             purpose=Purpose.ON_DEMAND,
             source=self.name,
             layer=fetch.layer,
             num_blocks=0,
-            entries=tuple(rows.entries for rows in fetch.rows),
+            entries=entries,
             bytes_per_entry=self._geometry.entry_bytes,
             metadata_bytes=0.0,
             messages=1,
