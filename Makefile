@@ -33,7 +33,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 
 $(VENV)/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "smartgen needs Python 3.11 or later, not " + sys.version.split()[0])'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "smartgen needs Python 3.11 or later, not " + sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.base: $(VENV)/bin/python pyproject.toml constraints.txt

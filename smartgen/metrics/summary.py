@@ -162,7 +162,7 @@ COLUMNS = (
     Column("tbt_s", _mean("tbt_s"), ".4f", compared=True),
     Column("ctl_s (last)", _last_ctl, ".4f"),
     Column("on-demand %", _percent, ".1f"),
-    Column("GB moved", _moved_gb, ".2f"),
+    Column("GB moved", _moved_gb, ".4g"),
     Column("makespan_s", _makespan, ".2f"),
 )
 
