@@ -65,6 +65,10 @@ class EmuRuntime:
         """Call back with when_s once that time has come."""
         self._at(self._start_s + when_s, partial(callback, when_s))
 
+    def call_soon(self, callback: Callable[[float], None]) -> None:
+        """Call back at this instant, after what is running now."""
+        self._loop.call_soon(callback, self.now)
+
     def call_last(self, when_s: float, callback: Callable[[float], None]) -> None:
         """The same, after everything else that happens at that instant."""
         self._loop.call_last(self._start_s + when_s, partial(callback, when_s))

@@ -9,6 +9,7 @@ waits for alone never becomes an event: gathering pauses takes the longest.
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
 from typing import Any, TypeAlias
 
 import simpy
@@ -79,7 +80,7 @@ class SimEvent(Waitable):
 
     __slots__ = ("_ready",)
 
-    def __init__(self, ready: deque[Waitable]) -> None:
+    def __init__(self, ready: deque[Callable[[], None]]) -> None:
         super().__init__()
         self._ready = ready
 
@@ -88,7 +89,7 @@ class SimEvent(Waitable):
         if not self.done:
             self.done = True
             if self.callbacks:
-                self._ready.append(self)
+                self._ready.append(self.finish)
 
     def wait(self) -> "SimEvent":
         """Await the result to wait until it has happened."""
@@ -222,7 +223,7 @@ class SimRuntime:
 
     def __init__(self) -> None:
         self.env = simpy.Environment()
-        self._ready: deque[Waitable] = deque()
+        self._ready: deque[Callable[[], None]] = deque()
 
     @property
     def now(self) -> float:
@@ -237,6 +238,10 @@ class SimRuntime:
         """Call back with when_s once that time has come."""
         timeout = simpy.Timeout(self.env, max(0.0, when_s - self.env.now))
         timeout.callbacks.append(lambda _: callback(when_s))
+
+    def call_soon(self, callback: Callable[[float], None]) -> None:
+        """Call back at this instant, after what is running now."""
+        self._ready.append(partial(callback, self.env.now))
 
     def call_last(self, when_s: float, callback: Callable[[float], None]) -> None:
         """The same, after everything else that happens at that instant."""
@@ -275,7 +280,7 @@ class SimRuntime:
         ready, step = self._ready, self.env.step
         while not task.finished:
             while ready:
-                ready.popleft().finish()
+                ready.popleft()()
             if task.finished:
                 break
             try:

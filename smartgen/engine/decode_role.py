@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from smartgen.engine.messages import (
@@ -12,6 +13,7 @@ from smartgen.engine.messages import (
     Fetch,
     Handover,
     Idle,
+    Message,
     PeerLost,
     Release,
 )
@@ -77,8 +79,8 @@ class DecodeRole:
 
     async def run(self, arrivals: Arrivals, departures: Departures) -> None:
         """Serve everything that arrives; ends when all of it is finished or gone."""
-        for peer in range(len(self._channels)):
-            self._scope.spawn(self._listen(peer))
+        for peer, channel in enumerate(self._channels):
+            channel.listen(partial(self._hear, peer))
         self._scope.spawn(self._arrive(arrivals))
         self._scope.spawn(self._depart(departures))
         self._scope.spawn(self._decode())
@@ -165,25 +167,23 @@ class DecodeRole:
 
     # -- what prefill nodes say
 
-    async def _listen(self, peer: int) -> None:
-        while True:
-            message = await self._channels[peer].receive()
-            if isinstance(message, PeerLost):
-                self._lose(peer)
-                return
-            if not isinstance(message, Handover | Drained | Failed):
-                continue
-            serving = self._serving.get(message.request_id)
-            if serving is None or serving.epoch != message.epoch:
-                continue
-            match message:
-                case Handover() if serving.state == ASSIGNED:
-                    self._scope.spawn(self._make_ready(serving))
-                case Failed():
-                    self._drop(serving, "failed")
-                    self._drain(serving)
-                case Drained():
-                    self._drain(serving)
+    def _hear(self, peer: int, message: Message) -> None:
+        if isinstance(message, PeerLost):
+            self._lose(peer)
+            return
+        if not isinstance(message, Handover | Drained | Failed):
+            return
+        serving = self._serving.get(message.request_id)
+        if serving is None or serving.epoch != message.epoch:
+            return  # a late word on a request that is gone
+        match message:
+            case Handover() if serving.state == ASSIGNED:
+                self._scope.spawn(self._make_ready(serving))
+            case Failed():
+                self._drop(serving, "failed")
+                self._drain(serving)
+            case Drained():
+                self._drain(serving)
 
     async def _make_ready(self, serving: _Serving) -> None:
         assert serving.slot is not None

@@ -12,6 +12,7 @@ from smartgen.engine.messages import (
     Fetch,
     Handover,
     Idle,
+    Message,
     PeerLost,
     Release,
 )
@@ -62,27 +63,25 @@ class PrefillRole:
 
     async def run(self) -> None:
         """Serve until the decoding node is lost, or this node is."""
-        self._scope.spawn(self._listen())
+        self._channel.listen(self._hear)
         self._scope.spawn(self._work())
         try:
             await self._scope.join()
         finally:
             self._stop()
 
-    async def _listen(self) -> None:
-        while True:
-            match await self._channel.receive():
-                case Idle() as idle:
-                    self._speculate(idle)
-                case Fetch() as fetch:
-                    self._scope.spawn(self._node.serve_fetch(fetch))
-                case Assign() as assign:
-                    self._accept(assign)
-                case Release(request_id=request_id) | Abort(request_id=request_id):
-                    self._scope.spawn(self._leave(request_id))
-                case PeerLost():
-                    self._lose()
-                    return
+    def _hear(self, message: Message) -> None:
+        match message:
+            case Fetch():
+                self._node.serve_fetch(message)
+            case Idle():
+                self._speculate(message)
+            case Assign():
+                self._accept(message)
+            case Release() | Abort():
+                self._scope.spawn(self._leave(message.request_id))
+            case PeerLost():
+                self._lose()
 
     def _accept(self, assign: Assign) -> None:
         plan = self._plan_of(assign)

@@ -5,7 +5,7 @@ device has finished; only planned, landed, fetched and logits mean finished. Dea
 nodes and arrive as exceptions. The engine cannot invent time: there is no sleep.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from smartgen.engine.messages import Assign, Fetch, Message
@@ -56,8 +56,8 @@ class Channel(Protocol):
     def send(self, message: Message) -> None:
         """Send; never waits."""
 
-    def receive(self) -> Awaitable[Message]:
-        """The next message."""
+    def listen(self, hear: Callable[[Message], None]) -> None:
+        """Have every message heard, in order, each after its sender's present act."""
 
 
 class Delivery(Protocol):
@@ -90,8 +90,8 @@ class PrefillNode(Protocol):
         one it is speculative.
         """
 
-    def serve_fetch(self, fetch: Fetch) -> Coroutine[Any, Any, None]:
-        """Gather the rows and post them to where they were asked for."""
+    def serve_fetch(self, fetch: Fetch) -> None:
+        """Gather the rows and post them to where they were asked for; never waits."""
 
     def drained(self, request_id: int) -> Awaitable[Any]:
         """Wait until no write for the request is in flight or being prepared."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from smartgen.engine.messages import Message, decode, encode
-from smartgen.engine.protocols import Event, Runtime
+from smartgen.engine.protocols import Runtime
 
 
 class TimedRuntime(Runtime, Protocol):
@@ -18,6 +18,9 @@ class TimedRuntime(Runtime, Protocol):
     def call_at(self, when_s: float, callback: Callable[[float], None]) -> None:
         """Call back with when_s once that time has come."""
 
+    def call_soon(self, callback: Callable[[float], None]) -> None:
+        """Call back with the present time, at this instant, after what is running now."""
+
     def call_last(self, when_s: float, callback: Callable[[float], None]) -> None:
         """The same, after everything else that happens at that instant.
 
@@ -27,25 +30,26 @@ class TimedRuntime(Runtime, Protocol):
 
 
 class LocalChannel:
-    """One end of a pair; what is sent arrives at the other end one way later, in order."""
+    """One end of a pair; what is sent is heard at the other end one way later, in order."""
 
     def __init__(self, runtime: TimedRuntime, one_way_s: float) -> None:
         self._runtime, self._one_way_s = runtime, one_way_s
         self._on_its_way: deque[bytes] = deque()
-        self._inbox: deque[bytes] = deque()
-        self._arrived: Event | None = None
+        self._hear: Callable[[Message], None] | None = None
         self._other: LocalChannel | None = None
-        self._cut = False
 
     def send(self, message: Message) -> None:
         """Send to the other end."""
-        if not self._cut:
-            assert self._other is not None
+        if self._other is not None:
             self._other.deliver(message)
 
+    def listen(self, hear: Callable[[Message], None]) -> None:
+        """Have every message heard from now on, each after its sender's present act."""
+        self._hear = hear
+
     def cut(self) -> None:
-        """Lose everything that this end sends from now on: its role is dead."""
-        self._cut = True
+        """Send and hear nothing any more: the role at this end is dead."""
+        self._other, self._hear = None, None
 
     def deliver(self, message: Message) -> None:
         """Take a message in, one way from now."""
@@ -53,21 +57,13 @@ class LocalChannel:
         if self._one_way_s > 0:
             self._runtime.call_at(self._runtime.now + self._one_way_s, self._arrive)
         else:
-            self._arrive(self._runtime.now)
-
-    async def receive(self) -> Message:
-        """The next message."""
-        while not self._inbox:
-            self._arrived = self._runtime.event()
-            await self._arrived.wait()
-            self._arrived = None
-        return decode(self._inbox.popleft())
+            self._runtime.call_soon(self._arrive)
 
     def _arrive(self, _: float) -> None:
         # the first that was sent, whichever timer this is: timers of one instant have no order
-        self._inbox.append(self._on_its_way.popleft())
-        if self._arrived is not None:
-            self._arrived.set()
+        message = decode(self._on_its_way.popleft())
+        if self._hear is not None:
+            self._hear(message)
 
 
 def channel_pair(runtime: TimedRuntime, one_way_s: float) -> tuple[LocalChannel, LocalChannel]:

@@ -69,6 +69,7 @@ class TimedPrefillNode:
         self._writers = Writers(runtime)
         self._pages: dict[int, Pages] = {}
         self.drained = self._writers.drained
+        self._dead = False
         # pushes must arrive in order, data before mask; replies need not wait for them
         self.queue_pairs = (f"{self.name}/push", f"{self.name}/reply")
 
@@ -140,7 +141,7 @@ class TimedPrefillNode:
         write = Write(parcel, self._number, blocks, payload=payload)
         return self._post(write, size, 1 if proactive else len(blocks), urgent=False)
 
-    async def serve_fetch(self, fetch: Fetch) -> None:
+    def serve_fetch(self, fetch: Fetch) -> None:
         """Gather the rows, then send them back in one flow."""
         request_ids, slots, entries = zip(
             *[(rows.request_id, rows.slot, rows.entries) for rows in fetch.rows], strict=True
@@ -159,11 +160,16 @@ class TimedPrefillNode:
         )
         # from here on the requests count as written to: an abort waits for the reply
         self._writers.begin(parcel.request_ids)
-        size = parcel.data_bytes
-        await self._runtime.after(self._cost.rpc_s + self._cost.gather_s(size))
+        gather_s = self._cost.rpc_s + self._cost.gather_s(parcel.data_bytes)
+        when_s = self._runtime.now + gather_s
+        self._runtime.call_at(when_s, lambda _: self._send_back(fetch, parcel))
+
+    def _send_back(self, fetch: Fetch, parcel: Parcel) -> None:
+        if self._dead:
+            return
         payload = self.payload_of_rows(fetch)
         write = Write(parcel, self._number, _NO_BLOCKS, fetch.fetch_id, payload)
-        self._post(write, size, 1, urgent=True)
+        self._post(write, parcel.data_bytes, 1, urgent=True)
 
     def _post(self, write: Write, size: float, pieces: int, urgent: bool) -> Posting[Write]:
         layer = -1 if write.parcel.layer is None else write.parcel.layer
@@ -177,6 +183,10 @@ class TimedPrefillNode:
         self._land(posting, first, stop)
         if posting.landed:
             self._writers.end(posting.write.parcel.request_ids)
+
+    def die(self) -> None:
+        """Post nothing any more, not even what is being gathered."""
+        self._dead = True
 
     def release(self, request_id: int) -> None:
         """Give the pages back."""

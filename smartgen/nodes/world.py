@@ -134,6 +134,7 @@ class World:
         """A prefill node dies: its program ends, its queue pair is flushed, its peer is told."""
         node = self._prefill_nodes[number]
         self._scopes[number].cancel()
+        node.die()
         self._there[number].cut()
         self.decode_node.drop(self._shaper.drop(node.queue_pairs))
         self._here[number].deliver(PeerLost(node.name))

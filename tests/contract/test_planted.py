@@ -146,19 +146,21 @@ def test_an_act_that_takes_a_little_longer_is_found(worlds_agree, monkeypatch):
 def crossing(tiny, monkeypatch):
     """Runs a world and returns what was sent and what was received, as the roles held it."""
     sent, received = [], []
-    send, receive = LocalChannel.send, LocalChannel.receive
+    send, listen = LocalChannel.send, LocalChannel.listen
 
     def sending(channel, message):
         sent.append(message)
         send(channel, message)
 
-    async def receiving(channel):
-        message = await receive(channel)
-        received.append(message)
-        return message
+    def listening(channel, hear):
+        def hearing(message):
+            received.append(message)
+            hear(message)
+
+        listen(channel, hearing)
 
     monkeypatch.setattr(LocalChannel, "send", sending)
-    monkeypatch.setattr(LocalChannel, "receive", receiving)
+    monkeypatch.setattr(LocalChannel, "listen", listening)
 
     def run(backend):
         backend.run(tiny("network.gbps=0.01", "cluster.prefill_nodes=1", "network.rtt_us=500"))
