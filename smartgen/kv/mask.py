@@ -17,8 +17,8 @@ class BlockMask:
         self._blocks = blocks
         self.missing: NDArray[np.bool_] = np.ones((layers, blocks), dtype=np.bool_)
         """Whether each block is remote, [L, M]."""
-        self.left = [blocks] * layers
-        """Remote blocks of each layer."""
+        self.left: Int = np.full(layers, blocks, dtype=np.int64)
+        """Remote blocks of each layer, [L]."""
         self._first_sparse = dense_layers * blocks
         self._num_sparse = max(0, layers - dense_layers) * blocks
         self._sparse_landed = 0
@@ -39,7 +39,6 @@ class BlockMask:
         if not flat[blocks].all():
             raise RuntimeError("a block was delivered twice")
         flat[blocks] = False
-        for layer, landed in enumerate(np.bincount(blocks // self._blocks).tolist()):
-            self.left[layer] -= landed
+        self.left -= np.bincount(blocks // self._blocks, minlength=len(self.left))
         self._sparse_landed += int(np.count_nonzero(blocks >= self._first_sparse))
         self.num_left -= len(blocks)

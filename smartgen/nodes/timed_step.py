@@ -86,7 +86,7 @@ class TimedStep(Generic[S]):
     def lacks_first_layer(self) -> bool:
         """Whether blocks of layer 0 are missing for a request that takes its first step."""
         return any(
-            step == 1 and slot.mask.left[0] and not slot.landings.flushed
+            step == 1 and slot.mask.left[0] > 0 and not slot.landings.flushed
             for slot, step in zip(self._slots, self._steps, strict=True)
         )
 

@@ -65,4 +65,4 @@ def test_a_block_delivered_twice_is_noticed():
 def test_a_block_mask_counts_what_is_left_in_each_layer():
     mask = BlockMask(Geometry(3, 1, 1, 2, 4), np.arange(4), dense_layers=1)
     mask.land(np.array([4, 8, 9]))
-    assert mask.left == [0, 3, 2] and mask.num_left == 5 and mask.sparse_ratio == 3 / 8
+    assert mask.left.tolist() == [0, 3, 2] and mask.num_left == 5 and mask.sparse_ratio == 3 / 8
