@@ -58,7 +58,10 @@ class EmuRuntime:
     def after(self, seconds: float) -> asyncio.Future[None]:
         """Something that started now and is over so many seconds from now."""
         future: asyncio.Future[None] = self._loop.create_future()
-        self._at(self._loop.time() + seconds, partial(_resolve, future))
+        if seconds > 0:
+            self._at(self._loop.time() + seconds, partial(_resolve, future))
+        else:  # over already: whoever awaits it goes on at once
+            future.set_result(None)
         return future
 
     def call_at(self, when_s: float, callback: Callable[[float], None]) -> None:

@@ -10,6 +10,7 @@ waits for alone never becomes an event: gathering pauses takes the longest.
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
+from heapq import heappush
 from typing import Any, TypeAlias
 
 import simpy
@@ -20,6 +21,23 @@ _LAST = simpy.events.EventPriority(9)
 """A priority behind SimPy's own, which order events of one instant."""
 
 Callback: TypeAlias = Callable[["Waitable"], None]
+
+
+def _schedule(
+    env: simpy.Environment,
+    when_s: float,
+    priority: simpy.events.EventPriority,
+    callback: Callable[[simpy.Event], None],
+) -> None:
+    """Call back at exactly that time.
+
+    SimPy's own schedule takes a delay, and now + (when - now) may miss when by the last bit, on
+    which the order of two things at one instant, and with it equality with the emulator, can hang.
+    """
+    event = simpy.Event(env)
+    event._ok, event._value = True, None
+    event.callbacks.append(callback)
+    heappush(env._queue, (when_s, priority, next(env._eid), event))
 
 
 class Cancelled(BaseException):
@@ -65,10 +83,8 @@ class Pause(Waitable):
         self._env, self.end_s = env, env.now + seconds
 
     def __await__(self) -> Generator[Waitable, None, None]:
-        left_s = self.end_s - self._env.now
-        if left_s > 0:
-            timeout = simpy.Timeout(self._env, left_s)
-            timeout.callbacks.append(self._over)
+        if self.end_s > self._env.now:
+            _schedule(self._env, self.end_s, simpy.events.NORMAL, self._over)
             yield self
 
     def _over(self, _: simpy.Event) -> None:
@@ -236,8 +252,8 @@ class SimRuntime:
 
     def call_at(self, when_s: float, callback: Callable[[float], None]) -> None:
         """Call back with when_s once that time has come."""
-        timeout = simpy.Timeout(self.env, max(0.0, when_s - self.env.now))
-        timeout.callbacks.append(lambda _: callback(when_s))
+        when_s = max(when_s, self.env.now)
+        _schedule(self.env, when_s, simpy.events.NORMAL, lambda _: callback(when_s))
 
     def call_soon(self, callback: Callable[[float], None]) -> None:
         """Call back at this instant, after what is running now."""
@@ -245,10 +261,8 @@ class SimRuntime:
 
     def call_last(self, when_s: float, callback: Callable[[float], None]) -> None:
         """The same, after everything else that happens at that instant."""
-        event = simpy.Event(self.env)
-        event._ok, event._value = True, None
-        event.callbacks.append(lambda _: callback(when_s))
-        self.env.schedule(event, _LAST, max(0.0, when_s - self.env.now))
+        when_s = max(when_s, self.env.now)
+        _schedule(self.env, when_s, _LAST, lambda _: callback(when_s))
 
     def event(self) -> SimEvent:
         """A new event."""

@@ -150,10 +150,12 @@ class DecodeRole:
         self._node.finish(serving.request.request_id, status)
         if serving.slot is not None:
             self._node.flush(serving.slot)
-            if serving.peer not in self._lost:
+            if serving.peer in self._lost:  # whose queue pairs are flushed: nothing can follow
+                serving.drained = True
+            else:
                 request_id = serving.request.request_id
                 self._channels[serving.peer].send(Abort(request_id, serving.epoch))
-        self._notice()
+        self._free()
 
     def _finish(self, serving: _Serving) -> None:
         serving.state = GONE
@@ -206,7 +208,7 @@ class DecodeRole:
         for serving in list(self._serving.values()):
             if serving.peer == peer and not self._is_whole(serving):
                 self._drop(serving, "failed")
-                serving.drained = serving.slot is not None
+                serving.drained = serving.slot is not None  # also if it was gone before
         self._free()
 
     def _is_whole(self, serving: _Serving) -> bool:
