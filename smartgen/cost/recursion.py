@@ -1,4 +1,4 @@
-"""A closed batch as a recursion over the equations of the cost model: no events, no engine, no nodes.
+"""A closed batch as a recursion over the cost model's equations: no events, no engine, no nodes.
 
 It is what fitting runs, and the contract holds the event-driven simulator to it (1e-9) under
 ``selection=exponent``, ``network.discipline=fifo`` and ``mask_update=iteration``.
