@@ -20,6 +20,7 @@ from smartgen.mistakes import is_interruption, one_line
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from smartgen.metrics.store import Run
     from smartgen.sweep import Started
 
 USAGE = """\
@@ -203,21 +204,21 @@ def _say_progress(folder: Path, metrics: dict[str, Any], kept: bool) -> None:
 
 def _report_command(begun: "Started") -> None:
     from smartgen.compose import figures_of
+    from smartgen.metrics.store import read_run
     from smartgen.sweep import points_of_this_sweep
 
     points = points_of_this_sweep(begun.folder)
+    runs = [read_run(folder) for folder in points or [begun.folder]]
     if points:
-        _write_summary(points, begun.folder / "summary.csv")
-    _report(points or [begun.folder], begun.folder, figures_of(begun.config))
+        _write_summary(runs, begun.folder / "summary.csv")
+    _report(runs, begun.folder, figures_of(begun.config))
 
 
-def _write_summary(points: list[Path], path: Path) -> None:
+def _write_summary(runs: "list[Run]", path: Path) -> None:
     """What differs between points, and their metrics, as a table for other programs."""
     from smartgen.metrics.labels import differences
-    from smartgen.metrics.store import read_run
     from smartgen.metrics.summary import summary_csv_rows
 
-    runs = [read_run(point) for point in points]
     differing = differences(runs)
     rows = [
         (
@@ -230,20 +231,18 @@ def _write_summary(points: list[Path], path: Path) -> None:
         csv.writer(file).writerows(summary_csv_rows(rows))
 
 
-def _report(runs: list[Path], folder: Path, figures: list[str]) -> None:
+def _report(runs: "list[Run]", folder: Path, figures: list[str]) -> None:
     """Print the table of runs and draw figures into a folder."""
     from smartgen.metrics.labels import labels
-    from smartgen.metrics.store import read_run
     from smartgen.metrics.summary import comparison_table
 
-    read = [read_run(path) for path in runs]
-    rows = [(label, run.metrics) for label, run in zip(labels(read), read, strict=True)]
+    rows = [(label, run.metrics) for label, run in zip(labels(runs), runs, strict=True)]
     sys.stdout.write(comparison_table(rows) + "\n")
     if figures:
         from smartgen.plot import draw
 
         for kind in figures:
-            draw(kind, read, folder / f"{kind}.png")
+            draw(kind, runs, folder / f"{kind}.png")
     sys.stdout.write(f"\nresults: {_relative(folder)}\n")
     for kind in figures:
         sys.stdout.write(f"figure:  {_relative(folder / f'{kind}.png')}\n")

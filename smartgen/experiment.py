@@ -51,7 +51,12 @@ class Cluster:
         count("cluster.gpus_per_host", self.gpus_per_host)
         if self.decode_pool_tokens is not None:
             count("cluster.decode_pool_tokens", self.decode_pool_tokens)
-        pairs("cluster.lost_s", self.lost_s, self.prefill_nodes)
+        _ = self.losses
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """When which prefill node dies; refuses by name what lost_s must not be."""
+        return pairs("cluster.lost_s", self.lost_s, self.prefill_nodes)
 
 
 @dataclass(frozen=True, kw_only=True)

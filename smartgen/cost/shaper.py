@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from smartgen.cost.wire import Flow, Wire
@@ -32,7 +33,6 @@ class Posting(Generic[Write]):
     write: Write
     land: "Land[Write]"
     landed_pieces: int = 0
-    flushed: bool = False
 
     @property
     def landed(self) -> bool:
@@ -76,7 +76,6 @@ class Shaper(Generic[Write]):
         self._wire.drop(self._clock.now, queue_pairs)
         dropped = [p for p in self._postings.values() if p.flow.queue_pair in queue_pairs]
         for posting in dropped:
-            posting.flushed = True
             del self._postings[posting.flow]
         self._arm()
         return dropped
@@ -106,14 +105,11 @@ class Shaper(Generic[Write]):
             if self._one_way_s == 0:
                 self._land(posting, flow.pieces)
             else:
-                self._clock.call_at(flow.end_s + self._one_way_s, self._late(posting))
+                self._clock.call_at(flow.end_s + self._one_way_s, partial(self._arrive, posting))
 
-    def _late(self, posting: Posting[Write]) -> Callable[[float], None]:
-        def arrive(_: float) -> None:
-            if not posting.flushed and posting.flow in self._postings:
-                self._land(posting, posting.flow.pieces)
-
-        return arrive
+    def _arrive(self, posting: Posting[Write], _: float) -> None:
+        if posting.flow in self._postings:  # neither flushed nor settled meanwhile
+            self._land(posting, posting.flow.pieces)
 
     def _land(self, posting: Posting[Write], pieces: int) -> None:
         first, posting.landed_pieces = posting.landed_pieces, pieces

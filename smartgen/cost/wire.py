@@ -89,12 +89,6 @@ class Wire:
         ended: list[Flow] = []
         while self.next_end_s <= now:
             at = self.next_end_s
-            if len(self._active) == 1:
-                flow = self._active.pop()
-                self._queues[self._queue_of(flow)].remove(flow)
-                ended.append(flow)
-                self._replan(at)
-                continue
             done = [flow for flow in self._active if flow.end_s <= at]
             for flow in done:
                 self._queues[self._queue_of(flow)].remove(flow)

@@ -108,7 +108,7 @@ class DecodeRole:
             peer = self._next_peer()
             serving = _Serving(request, plan, peer, epoch=self._num_arrived)
             self._serving[request.request_id] = serving
-            self._recorder.decide("plan", request.request_id, 0, 0, plan.num_planned)
+            self._recorder.decide("plan", request.request_id, 0, 0, [plan.num_planned])
         self._num_reserving += 1
         self._scope.spawn(self._assign([self._serving[r.request_id] for r in requests]))
 

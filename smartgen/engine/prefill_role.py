@@ -111,7 +111,7 @@ class PrefillRole:
                 await node.compute_layer(request_id, layer)
                 if self._policy.placement == "host":
                     await node.offload(request_id, layer)
-                self._recorder.decide("push", request_id, 0, layer, *blocks.tolist())
+                self._recorder.decide("push", request_id, 0, layer, blocks)
                 served.last_planned = node.push(request_id, blocks, layer)
             token = node.first_token(request_id)
             self._channel.send(Handover(request_id, assign.epoch, token))
@@ -126,7 +126,7 @@ class PrefillRole:
                 continue
             blocks, served.progress = speculate(self._policy, served.plan, served.progress)
             if len(blocks):
-                self._recorder.decide("speculate", request_id, step, idle.layer, *blocks.tolist())
+                self._recorder.decide("speculate", request_id, step, idle.layer, blocks)
                 self._node.push(request_id, blocks, None)
 
     async def _leave(self, request_id: int) -> None:

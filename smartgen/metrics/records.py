@@ -1,5 +1,6 @@
 """What nodes report while they run: rows in memory, a recorder a node, merged at the end."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
@@ -132,10 +133,13 @@ class Recorder:
             row = self.requests[request_id] = RequestRow(request_id)
         return row
 
-    def decide(self, kind: str, request_id: int, step: int, layer: int, *values: float) -> None:
-        """Log a decision, if decisions are wanted."""
+    def decide(
+        self, kind: str, request_id: int, step: int, layer: int, values: Iterable[float]
+    ) -> None:
+        """Log a decision, if decisions are wanted; else values are not even looked at."""
         if self.wants_decisions:
-            self.decisions.append(Decision(kind, request_id, step, layer, values))
+            told = tuple(float(value) for value in values)
+            self.decisions.append(Decision(kind, request_id, step, layer, told))
 
 
 def merge(recorders: list[Recorder]) -> Recorder:

@@ -148,7 +148,7 @@ class TimedStep(Generic[S]):
             for slot, step in zip(self._slots, self._steps, strict=True):
                 request_id = slot.request.request_id
                 entries = remote.get(request_id, 0.0)
-                recorder.decide("split", request_id, step, split.layer, entries)
+                recorder.decide("split", request_id, step, split.layer, [entries])
 
     def load(self, split: TimedSplit) -> Awaitable[Any]:
         """The local lane."""

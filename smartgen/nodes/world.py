@@ -9,7 +9,6 @@ from smartgen.cost.shaper import Land, Shaper
 from smartgen.engine import DecodeRole, PrefillRole
 from smartgen.engine.messages import PeerLost
 from smartgen.engine.protocols import Event, Scope
-from smartgen.errors import pairs
 from smartgen.experiment import Experiment, Outcome, links
 from smartgen.metrics.records import Recorder
 from smartgen.nodes.channel import LocalChannel, channel_pair
@@ -65,10 +64,7 @@ class World:
         experiment = self._experiment
         for number in range(experiment.cluster.prefill_nodes):
             self._start_prefill_node(number)
-        losses = pairs(
-            "cluster.lost_s", experiment.cluster.lost_s, experiment.cluster.prefill_nodes
-        )
-        for number, at_s in losses.items():
+        for number, at_s in experiment.cluster.losses.items():
             self._runtime.call_last(at_s, partial(self._lose, number))
         role = DecodeRole(
             self._runtime,
