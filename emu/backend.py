@@ -42,7 +42,7 @@ class EmuBackend:
             raise SmartGenError("backend=emu needs selection=blocks: it moves tokens, not shares")
         if experiment.policy.reuse:
             raise SmartGenError("backend=emu does not emulate policy.reuse=true; use backend=sim")
-        tokens = sum(2 * r.prompt_tokens + r.output_tokens for r in experiment.workload.make())
+        tokens = sum(2 * r.prompt_tokens + r.output_tokens for r in experiment.requests)
         geometry = experiment.geometry
         need_gib = tokens * geometry.num_layers * geometry.entry_bytes / 2**30
         if need_gib > self.memory_gib:

@@ -105,7 +105,7 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
         super().__init__(runtime, experiment, shaper, recorder)
         capacity = experiment.cluster.decode_pool_tokens
         if capacity is None:
-            requests = experiment.workload.make()
+            requests = experiment.requests
             capacity = sum(_tokens(request) for request in requests)
         self.pool = Pool(experiment.geometry, capacity)
         self.attending: dict[int, Reply] = {}

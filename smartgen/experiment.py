@@ -4,18 +4,19 @@ It also derives what follows from its parts (geometry, costs, plans, draws), so 
 derives the same.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from smartgen.cluster import Cluster
 from smartgen.cost import Cost, Gpu, Host, Network
 from smartgen.cost.budget import Budget
 from smartgen.cost.recursion import ClosedBatch
 from smartgen.engine.messages import Assign
-from smartgen.errors import SmartGenError, count, one_of, pairs, truth
+from smartgen.errors import SmartGenError, count, one_of, positive, truth
 from smartgen.kv import Geometry
 from smartgen.kv.geometry import Int
 from smartgen.metrics.records import Recorder
@@ -30,86 +31,34 @@ from smartgen.selection import (
     ExponentSelection,
     Selector,
 )
-from smartgen.workload import Request, closed_batch
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """Prefill nodes (one GPU each) on hosts that share a NIC, and one decoding node.
-
-    decode_pool_tokens is the decoding node's room for prompts and outputs, null for unlimited.
-    lost_s lists pairs: a prefill node's number, and the time at which it dies.
-    """
-
-    prefill_nodes: int
-    gpus_per_host: int
-    decode_pool_tokens: int | None = None
-    lost_s: Sequence[Sequence[float]] = ()
-
-    def __post_init__(self) -> None:
-        count("cluster.prefill_nodes", self.prefill_nodes)
-        count("cluster.gpus_per_host", self.gpus_per_host)
-        if self.decode_pool_tokens is not None:
-            count("cluster.decode_pool_tokens", self.decode_pool_tokens)
-        _ = self.losses
-
-    @property
-    def losses(self) -> dict[int, float]:
-        """When which prefill node dies; refuses by name what lost_s must not be."""
-        return pairs("cluster.lost_s", self.lost_s, self.prefill_nodes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workload:
-    """A closed batch. prompt_tokens: one length for all, or a list with one for each request.
-
-    grows: whether generated entries add to attention and loading. abort_s lists pairs: a
-    request's number, and the time at which its client leaves.
-    """
-
-    name: str
-    requests: int
-    prompt_tokens: int | Sequence[int]
-    output_tokens: int
-    cached_ratio: float
-    grows: bool = True
-    abort_s: Sequence[Sequence[float]] = ()
-
-    def __post_init__(self) -> None:
-        count("workload.requests", self.requests)
-        truth("workload.grows", self.grows)
-        for tokens in self.lengths:
-            count("workload.prompt_tokens", tokens)
-        count("workload.output_tokens", self.output_tokens)
-        if len(self.lengths) != self.requests:
-            raise SmartGenError(
-                f"workload.prompt_tokens lists {len(self.lengths)} lengths; it must be one number "
-                f"or as many as workload.requests={self.requests}"
-            )
-
-    @property
-    def lengths(self) -> list[int]:
-        """The prompt length of every request."""
-        if isinstance(self.prompt_tokens, Sequence) and not isinstance(self.prompt_tokens, str):
-            return list(self.prompt_tokens)
-        return [self.prompt_tokens] * self.requests
-
-    def make(self) -> tuple[Request, ...]:
-        """The requests."""
-        aborts = pairs("workload.abort_s", self.abort_s, self.requests)
-        return closed_batch(self.lengths, self.output_tokens, self.cached_ratio, aborts)
+from smartgen.workload import Closed, Request
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Which long tables a run keeps."""
+    """Which long tables a run keeps: a row a posting, a decision, an act of a layer."""
 
     transfers: bool = False
     decisions: bool = False
+    acts: bool = False
 
     def __post_init__(self) -> None:
-        truth("record.transfers", self.transfers)
-        truth("record.decisions", self.decisions)
+        for name in self.__dataclass_fields__:
+            truth(f"record.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """What a request must keep to count as good; null means that anything will do."""
+
+    ttft_s: float | None = None
+    ttst_s: float | None = None
+    tbt_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            if getattr(self, name) is not None:
+                positive(f"targets.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +77,8 @@ class Experiment:
     host: Host
     network: Network
     cluster: Cluster
-    workload: Workload
+    workload: Closed
+    targets: Targets
     record: Record
     blocks_per_layer: int
     mask_update: str
@@ -143,15 +93,15 @@ class Experiment:
             self._check_profile(Profile.load(Path(self.profile)))
         if isinstance(self.selection, ExponentSelection):
             self._check_closed()
-        self._check_pools(self.workload.make())
+        _ = self.requests
 
     def _check_profile(self, profile: Profile) -> None:
         profile.check(self.geometry)
-        for tokens in self.workload.lengths:
-            if not profile.covers(tokens):
+        for request in self.requests:
+            if not profile.covers(request.prompt_tokens):
                 raise SmartGenError(
                     f"profile={self.profile!r} was made for prompts of {profile.min_tokens} to "
-                    f"{profile.max_tokens} tokens; this workload has one of {tokens}"
+                    f"{profile.max_tokens} tokens; this workload has one of {request.prompt_tokens}"
                 )
 
     def _check_closed(self) -> None:
@@ -170,16 +120,44 @@ class Experiment:
                 "positions"
             )
 
-    def _check_pools(self, requests: Sequence[Request]) -> None:
-        """Refuse what could never be served, instead of waiting for room that cannot come."""
+    @cached_property
+    def requests(self) -> tuple[Request, ...]:
+        """The requests to serve; what no pool could ever hold is refused, or left out if asked."""
+        asked = self.workload.asked
+        if getattr(self.workload, "over_long", "refuse") == "leave_out":
+            asked = tuple(request for request in asked if not self._over_long(request))
+            if not asked:
+                raise SmartGenError("workload.over_long=leave_out leaves no request to serve")
+        for request in asked:
+            why = self._over_long(request)
+            if why:
+                raise SmartGenError(why)
+        return asked
+
+    @property
+    def left_out(self) -> int:
+        """How many requests were left out as over-long."""
+        return len(self.workload.asked) - len(self.requests)
+
+    @cached_property
+    def window_s(self) -> tuple[float, float] | None:
+        """First and last arrival, between which load is measured; null if all arrive at once."""
+        arrivals = [request.arrival_s for request in self.requests]
+        return None if min(arrivals) == max(arrivals) else (min(arrivals), max(arrivals))
+
+    def _over_long(self, request: Request) -> str | None:
+        """Why a request could never be served, instead of waiting for room that cannot come."""
         cluster = self.cluster
-        for request in requests:
-            need = request.prompt_tokens + request.output_tokens
-            if cluster.decode_pool_tokens is not None and need > cluster.decode_pool_tokens:
-                raise SmartGenError(
-                    f"cluster.decode_pool_tokens={cluster.decode_pool_tokens} must be at least "
-                    f"{need}, what request {request.request_id} needs"
+        need = request.prompt_tokens + request.output_tokens
+        for key, room, wanted in (
+            ("cluster.decode_pool_tokens", cluster.decode_pool_tokens, need),
+            ("cluster.prefill_pool_tokens", cluster.prefill_pool_tokens, request.prompt_tokens),
+        ):
+            if room is not None and wanted > room:
+                return f"{key}={room} must be at least {wanted}, what request " + (
+                    f"{request.request_id} needs"
                 )
+        return None
 
     @cached_property
     def geometry(self) -> Geometry:
@@ -229,7 +207,7 @@ class Experiment:
         if not isinstance(self.selection, ExponentSelection):
             raise SmartGenError("the recursion needs selection=exponent")
         law, exponent = self.selection, self.selection.exponent(self.policy.order)
-        requests = self.workload.make()
+        requests = self.requests
         nodes = self.cluster.prefill_nodes
         one_of("mask_update in the recursion", self.mask_update, ("iteration",))
         one_of("network.discipline in the recursion", self.network.discipline, ("fifo",))
@@ -261,17 +239,15 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a backend brings back: each node's recorder, and when the last thing happened."""
+    """What a backend brings back: each node's recorder, and when the last thing happened.
+
+    link_busy_s: for each link (``host0``, ``decode0``, ...) how long it was used, messages
+    included, within window_s (in all, if there is none).
+    """
 
     recorders: Sequence[Recorder]
     makespan_s: float
-
-
-def links(network: Network, cluster: Cluster) -> dict[str, float]:
-    """Bytes a second of every link: out of each prefill host, into the decoding node."""
-    num_hosts = -(-cluster.prefill_nodes // cluster.gpus_per_host)
-    hosts = {f"host{i}": network.sender_bytes_per_s for i in range(num_hosts)}
-    return {**hosts, "decode0": network.receiver_bytes_per_s}
+    link_busy_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class Planner:

@@ -36,13 +36,18 @@ class RequestRow:
     decode_node: str | None = None
     status: str | None = None
     arrival_s: float | None = None
+    reserved_s: float | None = None
     prefill_start_s: float | None = None
     first_token_s: float | None = None
     plan_delivered_s: float | None = None
+    joined_s: float | None = None
     all_delivered_s: float | None = None
     finish_s: float | None = None
+    prefill_released_s: float | None = None
+    released_s: float | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+    held_tokens: int | None = None
     output_tokens: int | None = None
     planned_blocks: int | None = None
     total_blocks: int | None = None
@@ -86,6 +91,17 @@ class IterationRow(NamedTuple):
     remote_blocks_left: int
 
 
+class ActRow(NamedTuple):
+    """One act of a layer in an iteration; layer is null for acts of the whole iteration."""
+
+    decode_node: str
+    iteration: int
+    layer: int | None
+    act: str
+    start_s: float
+    end_s: float
+
+
 class TransferRow(NamedTuple):
     """One posting on the network, when it was posted, when its first and last byte moved."""
 
@@ -116,15 +132,17 @@ class Decision(NamedTuple):
 
 @dataclass
 class Recorder:
-    """What one node has seen. wants_transfers and wants_decisions switch the long lists on."""
+    """What one node has seen. wants_... switch the long lists on."""
 
     wants_transfers: bool = False
     wants_decisions: bool = False
+    wants_acts: bool = False
     requests: dict[int, RequestRow] = field(default_factory=dict)
     tokens: list[TokenRow] = field(default_factory=list)
     iterations: list[IterationRow] = field(default_factory=list)
     transfers: list[TransferRow] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
+    acts: list[ActRow] = field(default_factory=list)
 
     def request(self, request_id: int) -> RequestRow:
         """The row of a request, made when first asked for."""
@@ -156,6 +174,7 @@ def merge(recorders: list[Recorder]) -> Recorder:
         merged.iterations += recorder.iterations
         merged.transfers += recorder.transfers
         merged.decisions += recorder.decisions
+        merged.acts += recorder.acts
     merged.tokens.sort(key=lambda row: (row.request_id, row.token))
     merged.transfers.sort(key=lambda row: (row.posted_s, row.end_s, row.request_id))
     return merged

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from smartgen.experiment import Experiment, links
+from smartgen.cluster import links
+from smartgen.experiment import Experiment
 from smartgen.metrics.tables import PURPOSES, SCHEMA_VERSION, Tables
 
 if TYPE_CHECKING:

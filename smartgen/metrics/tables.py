@@ -123,7 +123,7 @@ def make_tables(experiment: Experiment, outcome: Outcome) -> Tables:
     Raises SmartGenError if no request came to any end, and RuntimeError if what the nodes
     recorded contradicts itself.
     """
-    merged, requests = merge(list(outcome.recorders)), experiment.workload.make()
+    merged, requests = merge(list(outcome.recorders)), experiment.requests
     _check(merged, requests)
     tokens = _tokens_of(merged)
     record = experiment.record

@@ -4,12 +4,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from smartgen.cluster import links
 from smartgen.cost import Wire
 from smartgen.cost.shaper import Land, Shaper
 from smartgen.engine import DecodeRole, PrefillRole
 from smartgen.engine.messages import PeerLost
 from smartgen.engine.protocols import Event, Scope
-from smartgen.experiment import Experiment, Outcome, links
+from smartgen.experiment import Experiment, Outcome
 from smartgen.metrics.records import Recorder
 from smartgen.nodes.channel import LocalChannel, channel_pair
 from smartgen.nodes.timed_decode import TimedDecodeNode
@@ -84,7 +85,7 @@ class World:
         await serving.join()
 
     async def _serve(self, role: DecodeRole) -> None:
-        requests = self._experiment.workload.make()
+        requests = self._experiment.requests
         await role.run(
             self._at_their_times(arrivals_of(requests)),
             self._at_their_times(departures_of(requests)),
@@ -98,7 +99,7 @@ class World:
 
     def _recorder(self) -> Recorder:
         record = self._experiment.record
-        recorder = Recorder(record.transfers, record.decisions)
+        recorder = Recorder(record.transfers, record.decisions, record.acts)
         self._recorders.append(recorder)
         return recorder
 

@@ -8,9 +8,16 @@ from smartgen.errors import SmartGenError, count, ratio
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. cached_tokens of its prompt are found in the prefill node's prefix cache.
+    """One request. output_tokens counts the first token, which prefill makes.
 
-    output_tokens counts the first token, which prefill makes. abort_s: when its client leaves.
+    Attributes:
+        cached_tokens: so many first tokens of the prompt are found in the prefill node's prefix
+            cache, and need not be computed.
+        held_tokens: so many first tokens of the prompt are held by the decoding node, and need not
+            be sent.
+        abort_s: when its client leaves.
+        prefix: names of the prompt's blocks of ``prefix_tokens`` tokens each, the last one maybe
+            partial; equal names at equal places mean equal tokens up to there. Empty where unknown.
     """
 
     request_id: int
@@ -19,16 +26,21 @@ class Request:
     cached_tokens: int
     output_tokens: int
     abort_s: float | None = None
+    held_tokens: int = 0
+    prefix: tuple[int, ...] = ()
+    prefix_tokens: int = 512
 
     def __post_init__(self) -> None:
         count("request.prompt_tokens", self.prompt_tokens)
         count("request.cached_tokens", self.cached_tokens, at_least=0)
         count("request.output_tokens", self.output_tokens)
-        if self.cached_tokens > self.prompt_tokens:
-            raise SmartGenError(
-                f"request.cached_tokens={self.cached_tokens} must not exceed "
-                f"request.prompt_tokens={self.prompt_tokens}"
-            )
+        count("request.held_tokens", self.held_tokens, at_least=0)
+        for name in ("cached_tokens", "held_tokens"):
+            if getattr(self, name) > self.prompt_tokens:
+                raise SmartGenError(
+                    f"request.{name}={getattr(self, name)} must not exceed "
+                    f"request.prompt_tokens={self.prompt_tokens}"
+                )
 
 
 def closed_batch(

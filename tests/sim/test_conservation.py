@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from smartgen.experiment import links
+from smartgen.cluster import links
 from smartgen.metrics.records import merge
 from smartgen.sim import SimBackend
 

@@ -36,7 +36,7 @@ def test_a_decoding_pool_for_three_serves_four_requests_one_after_another(tiny):
 def test_two_planners_of_an_experiment_come_to_the_same_plans(tiny):
     for policy in ("smartgen", "order_random", "order_optimal"):
         experiment = tiny(f"policy={policy}")
-        requests = experiment.workload.make()
+        requests = experiment.requests
         ours, theirs = (experiment.planner().plans_of(requests) for _ in range(2))
         for a, b in zip(ours, theirs, strict=True):
             assert a.order.tolist() == b.order.tolist() and a.num_planned == b.num_planned
@@ -44,13 +44,11 @@ def test_two_planners_of_an_experiment_come_to_the_same_plans(tiny):
 
 def test_a_frozen_budget_is_that_of_its_batch_whatever_the_batch_at_hand(build):
     frozen = ("policy.budget_source=frozen", "workload.requests=1")
-    assert build().budget.planned_blocks(build().workload.make()) == (
-        build(*frozen).budget.planned_blocks(build(*frozen).workload.make())
+    assert build().budget.planned_blocks(build().requests) == (
+        build(*frozen).budget.planned_blocks(build(*frozen).requests)
     )
     assert (
-        build("workload.requests=1").budget.planned_blocks(
-            build("workload.requests=1").workload.make()
-        )
+        build("workload.requests=1").budget.planned_blocks(build("workload.requests=1").requests)
         == 40_000
     )
 

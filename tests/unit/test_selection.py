@@ -67,7 +67,7 @@ def test_optimal_misses_least_then_profile_then_orders_that_know_nothing(build):
             "policy=partial_parallel",
             f"policy.order={order}",
         )
-        requests = experiment.workload.make()
+        requests = experiment.requests
         plans = experiment.planner().plans_of(requests)
         lost = selected = 0
         for request, plan in zip(requests, plans, strict=True):
