@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from smartgen.errors import SmartGenError
 from smartgen.experiment import Experiment, Outcome
 from smartgen.metrics.attribution import Shares
-from smartgen.metrics.records import IterationRow, Purpose, Recorder, RequestRow, TokenRow, merge
+from smartgen.metrics.records import IterationRow, Merged, Purpose, RequestRow, TokenRow, merge
 from smartgen.workload import Request
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def make_tables(experiment: Experiment, outcome: Outcome) -> Tables:
     )
 
 
-def _check(merged: Recorder, requests: Sequence[Request]) -> None:
+def _check(merged: Merged, requests: Sequence[Request]) -> None:
     """Refuse an outcome without any result, and rows of requests nobody asked for."""
     if all(row.status is None for row in merged.requests.values()):
         raise SmartGenError(
@@ -153,7 +153,7 @@ def _check(merged: Recorder, requests: Sequence[Request]) -> None:
         raise RuntimeError(f"nodes recorded requests {sorted(made - asked)}; none were asked for")
 
 
-def _tokens_of(merged: Recorder) -> dict[int, list[TokenRow]]:
+def _tokens_of(merged: Merged) -> dict[int, list[TokenRow]]:
     """The tokens of every request that made any, from the first, which its prefill node reports."""
     made = {
         row.request_id: [TokenRow(row.request_id, 1, row.first_token_s, None, None)]
@@ -170,7 +170,7 @@ def _tokens_of(merged: Recorder) -> dict[int, list[TokenRow]]:
 
 
 def _request_rows(
-    requests: Sequence[Request], merged: Recorder, tokens: Mapping[int, Sequence[TokenRow]]
+    requests: Sequence[Request], merged: Merged, tokens: Mapping[int, Sequence[TokenRow]]
 ) -> list[dict[str, Any]]:
     rows = []
     for request in requests:
@@ -228,7 +228,7 @@ def _iteration_row(row: IterationRow) -> dict[str, Any]:
     return row._asdict() | row.shares._asdict()
 
 
-def _transfer_rows(merged: Recorder) -> list[dict[str, Any]]:
+def _transfer_rows(merged: Merged) -> list[dict[str, Any]]:
     """Numbered rows; what was flushed before its first byte moved has no start."""
     return [
         row._asdict()
