@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smartgen.cost.shaper import Land, Shaper
+from smartgen.cost.shaper import Land, Links
 from smartgen.emu.pool import Bytes, Pool, pattern
 from smartgen.emu.step import EmuStep, Reply
 from smartgen.engine.messages import Assign, Fetch
@@ -38,11 +38,11 @@ class EmuPrefillNode(TimedPrefillNode):
         runtime: WaitingRuntime,
         experiment: Experiment,
         number: int,
-        shaper: Shaper[Write],
+        links: Links[Write],
         lands: Sequence[Land[Write]],
         recorder: Recorder,
     ) -> None:
-        super().__init__(runtime, experiment, number, shaper, lands, recorder)
+        super().__init__(runtime, experiment, number, links, lands, recorder)
         self._entries: dict[int, Bytes] = {}
 
     def open(self, assign: Assign, peer: int) -> None:
@@ -102,11 +102,11 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
         runtime: WaitingRuntime,
         experiment: Experiment,
         number: int,
-        shaper: Shaper[Write],
+        links: Links[Write],
         meter: Meter,
         recorder: Recorder,
     ) -> None:
-        super().__init__(runtime, experiment, number, shaper, meter, recorder)
+        super().__init__(runtime, experiment, number, links, meter, recorder)
         capacity = experiment.cluster.decode_pool_tokens
         if capacity is None:
             requests = experiment.requests
@@ -129,6 +129,7 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
             slot.mask,
             slot.draw,
             slot.landings,
+            slot.num_undelivered,
             pages=pages,
             status=status,
         )

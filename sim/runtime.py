@@ -250,6 +250,12 @@ class SimRuntime:
         """Something that is over so many seconds from now."""
         return Pause(self.env, seconds)
 
+    def until(self, when_s: float) -> Pause:
+        """Something that is over at that time, which may have passed."""
+        pause = Pause(self.env, 0.0)
+        pause.end_s = when_s
+        return pause
+
     def call_at(self, when_s: float, callback: Callable[[float], None]) -> None:
         """Call back with when_s once that time has come."""
         when_s = max(when_s, self.env.now)

@@ -17,7 +17,7 @@ from smartgen.cost.budget import Budget, expected_share
 from smartgen.cost.recursion import ClosedBatch
 from smartgen.engine.messages import Assign
 from smartgen.errors import SmartGenError, count, one_of, positive, truth
-from smartgen.kv import Geometry
+from smartgen.kv import BlockMask, CountMask, Geometry, Mask
 from smartgen.kv.geometry import Int
 from smartgen.metrics.records import Recorder
 from smartgen.model import Model
@@ -201,6 +201,11 @@ class Experiment:
         return expected_share(
             busy_s / (last_s - first_s), cluster.prefill_nodes, cluster.decode_nodes
         )
+
+    def mask(self, plan: Plan) -> Mask:
+        """What of a request is local once its plan has been delivered."""
+        kind = CountMask if isinstance(self.selection, ExponentSelection) else BlockMask
+        return kind(self.geometry, plan.left, self.cost.dense_layers)
 
     def draw(self, request_id: int, prompt_tokens: int) -> Draw:
         """The selections of one request."""

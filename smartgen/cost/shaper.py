@@ -43,6 +43,22 @@ class Posting(Generic[Write]):
 Land: TypeAlias = Callable[[Posting[Write], int, int], None]
 
 
+class Links(Protocol[Write]):
+    """A network to post on: a Shaper, or what foresees one."""
+
+    def post(self, flow: Flow, write: Write, land: Land[Write]) -> Posting[Write]:
+        """Post now."""
+
+    def settle(self) -> None:
+        """Let everything that has arrived by now land."""
+
+    def drop(self, queue_pairs: Collection[str]) -> list[Posting[Write]]:
+        """Flush queue pairs; returns what was dropped."""
+
+    def alone(self, flow: Flow) -> list[tuple[str, float, float]]:
+        """When a flow was posted on each of its links, and for how long it keeps it busy."""
+
+
 class Shaper(Generic[Write]):
     """Posts flows on a wire and has them land, one way later than the wire ends them."""
 

@@ -44,6 +44,11 @@ class Flow:
     def __lt__(self, other: "Flow") -> bool:
         return (self._rank, self.posted_s, self.key) < (other._rank, other.posted_s, other.key)
 
+    def move(self, start_s: float, end_s: float, bytes_per_s: float) -> None:
+        """Move at one rate from start to end."""
+        self.started_s = self._since_s = start_s
+        self.end_s, self._remaining, self._rate = end_s, self.size, bytes_per_s
+
     def remaining(self, now: float) -> float:
         """Wire bytes not yet delivered at now, which must not lie before the last change."""
         return max(0.0, self._remaining - self._rate * (now - self._since_s))

@@ -1,7 +1,7 @@
 """The KV cache as values: geometry, blocks, and the split of an index. Pure."""
 
 from smartgen.kv.geometry import Geometry
-from smartgen.kv.mask import BlockMask
+from smartgen.kv.mask import BlockMask, CountMask, Mask
 from smartgen.kv.prefix import PrefixCache
 from smartgen.kv.split import LOCAL, PADDED, REMOTE, SplitIndex, split_index
 
@@ -10,7 +10,9 @@ __all__ = [
     "PADDED",
     "REMOTE",
     "BlockMask",
+    "CountMask",
     "Geometry",
+    "Mask",
     "PrefixCache",
     "SplitIndex",
     "split_index",

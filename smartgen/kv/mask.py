@@ -1,5 +1,7 @@
 """Which blocks of a request are local: the block-resolution view of a mask."""
 
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,3 +47,54 @@ class BlockMask:
         self.left -= np.bincount(blocks // self._blocks, minlength=len(self.left))
         self._sparse_left -= int(np.count_nonzero(blocks >= self._first_sparse))
         self.num_left -= len(blocks)
+
+    def unland(self, blocks: Int) -> None:
+        """Take back what was told to land."""
+        flat = self.missing.reshape(-1)
+        flat[blocks] = True
+        self.left += np.bincount(blocks // self._blocks, minlength=len(self.left))
+        self._sparse_left += int(np.count_nonzero(blocks >= self._first_sparse))
+        self.num_left += len(blocks)
+
+    @property
+    def lacks_first_layer(self) -> bool:
+        """Whether blocks of layer 0 are remote."""
+        return bool(self.left[0])
+
+
+class CountMask:
+    """How many blocks of one request are local, where it does not matter which.
+
+    For plans that send whole what dense layers have, and then the same share of every other layer.
+    """
+
+    def __init__(self, geometry: Geometry, remote: Int, dense_layers: int) -> None:
+        blocks = geometry.blocks_per_layer
+        self._num_sparse = max(0, geometry.num_layers - dense_layers) * blocks
+        self.num_left = len(remote)
+        """Remote blocks of all layers."""
+        self.lacks_first_layer = bool((remote < blocks).any())
+        """Whether blocks of layer 0 are remote."""
+        if (remote < dense_layers * blocks).any():
+            raise RuntimeError("blocks of a dense layer are remote; they must be planned")
+
+    @property
+    def sparse_ratio(self) -> float:
+        """Locally available share of the sparse layers' blocks, r."""
+        if not self._num_sparse:
+            return 1.0
+        return (self._num_sparse - self.num_left) / self._num_sparse
+
+    def land(self, blocks: Int) -> None:
+        """So many blocks have become local."""
+        self.num_left -= len(blocks)
+        if self.num_left < 0:
+            raise RuntimeError("a block was delivered twice")
+        self.lacks_first_layer = self.lacks_first_layer and bool(self.num_left)
+
+    def unland(self, blocks: Int) -> None:
+        """Take back what was told to land."""
+        self.num_left += len(blocks)
+
+
+Mask: TypeAlias = BlockMask | CountMask

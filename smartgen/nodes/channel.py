@@ -66,8 +66,10 @@ class LocalChannel:
             self._hear(message)
 
 
-def channel_pair(runtime: TimedRuntime, one_way_s: float) -> tuple[LocalChannel, LocalChannel]:
+def channel_pair(
+    runtime: TimedRuntime, one_way_s: float, kind: type[LocalChannel] = LocalChannel
+) -> tuple[LocalChannel, LocalChannel]:
     """Two connected ends."""
-    left, right = LocalChannel(runtime, one_way_s), LocalChannel(runtime, one_way_s)
+    left, right = kind(runtime, one_way_s), kind(runtime, one_way_s)
     left._other, right._other = right, left
     return left, right

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from smartgen.kv import BlockMask
+from smartgen.kv import Mask
 from smartgen.kv.geometry import Int
 from smartgen.nodes.landings import Landings
 from smartgen.selection import Draw
@@ -13,16 +13,18 @@ from smartgen.workload import Request
 class Slot:
     """A request's pages.
 
-    unseen: landed blocks that the mask takes in at the next iteration. awaits_token: whether
-    anybody waits for the token of the iteration at hand.
+    num_undelivered: blocks that were not planned, and have not landed in whole pushes. unseen:
+    landed blocks that the mask takes in at the next iteration. awaits_token: whether anybody waits
+    for the token of the iteration at hand.
     """
 
     number: int
     request: Request
     peer: int
-    mask: BlockMask
+    mask: Mask
     draw: Draw
     landings: Landings
+    num_undelivered: int
     unseen: list[Int] = field(default_factory=list)
     first_iteration: int = 0
     awaits_token: bool = True

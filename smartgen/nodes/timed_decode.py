@@ -3,10 +3,9 @@
 from collections.abc import Awaitable, Sequence
 from typing import Any, Generic, TypeVar
 
-from smartgen.cost.shaper import Posting, Shaper
+from smartgen.cost.shaper import Links, Posting
 from smartgen.engine.protocols import Step
 from smartgen.experiment import Experiment
-from smartgen.kv import BlockMask
 from smartgen.kv.geometry import Int
 from smartgen.metrics.records import Purpose, Recorder, TokenSpan
 from smartgen.nodes.batch import Batch
@@ -31,12 +30,12 @@ class TimedDecodeNode(Generic[S]):
         runtime: WaitingRuntime,
         experiment: Experiment,
         number: int,
-        shaper: Shaper[Write],
+        links: Links[Write],
         meter: Meter,
         recorder: Recorder,
     ) -> None:
         self.name = f"decode{number}"
-        self.runtime, self.experiment, self.shaper = runtime, experiment, shaper
+        self.runtime, self.experiment, self.links = runtime, experiment, links
         self.recorder, self._meter = recorder, meter
         self.live = experiment.mask_update == "live"
         self.slots: dict[int, S] = {}
@@ -54,8 +53,16 @@ class TimedDecodeNode(Generic[S]):
         """Make a slot of this backend from its books."""
         raise NotImplementedError
 
+    def make_landings(self) -> Landings:
+        """Books of a slot's planned pushes."""
+        return Landings(self.runtime, self.experiment.geometry.num_layers)
+
     def store(self, slot: S, write: Write, blocks: Int) -> None:
         """Blocks of a push have arrived."""
+
+    def settle(self) -> None:
+        """Let everything land that has arrived by now."""
+        self.links.settle()
 
     def store_rows(self, write: Write) -> None:
         """The rows of a reply have arrived."""
@@ -84,9 +91,10 @@ class TimedDecodeNode(Generic[S]):
             number,
             request,
             peer,
-            BlockMask(experiment.geometry, plan.left, experiment.cost.dense_layers),
+            experiment.mask(plan),
             experiment.draw(request.request_id, request.prompt_tokens),
-            Landings(self.runtime, experiment.geometry.num_layers),
+            self.make_landings(),
+            len(plan.left),
         )
         self.slots[number] = self.open(books)
         return number
@@ -135,14 +143,14 @@ class TimedDecodeNode(Generic[S]):
             self._land_whole(posting, slot)
 
     def _land_whole(self, posting: Posting[Write], slot: S) -> None:
-        now, write = self.runtime.now, posting.write
-        parcel = write.parcel
+        now = posting.flow.end_s + self.experiment.network.one_way_s
+        write, parcel = posting.write, posting.write.parcel
         report_transfer(self.recorder, parcel, posting.flow, now, self.name, "landed")
         self._meter.add(posting.flow)
         if write.fetch_id is not None:
             self.landed_bytes[Purpose.ON_DEMAND] += parcel.data_bytes
             self.store_rows(write)
-            self.replies.come(write.fetch_id, write.peer, self.shaper.alone(posting.flow))
+            self.replied(posting)
             return
         row = self.recorder.request(slot.request.request_id)
         if parcel.purpose == Purpose.PROACTIVE:
@@ -153,8 +161,15 @@ class TimedDecodeNode(Generic[S]):
                 row.plan_delivered_s = now
         else:
             self.landed_bytes[Purpose.SPECULATIVE] += parcel.data_bytes
-        if row.all_delivered_s is None and not slot.num_left + slot.landings.num_in_flight:
+            slot.num_undelivered -= parcel.num_blocks
+        if not slot.num_undelivered + slot.landings.num_in_flight:
             row.all_delivered_s = now
+
+    def replied(self, posting: Posting[Write]) -> None:
+        """A reply is here."""
+        write = posting.write
+        assert write.fetch_id is not None
+        self.replies.come(write.fetch_id, write.peer, self.links.alone(posting.flow))
 
     def drop(self, dropped: Sequence[Posting[Write]]) -> None:
         """A queue pair was flushed: what had not landed never will."""
@@ -197,7 +212,7 @@ class TimedDecodeNode(Generic[S]):
 
     def begin(self) -> Step[Any]:
         """Start an iteration; masks take in what has landed meanwhile."""
-        self.shaper.settle()
+        self.settle()
         for slot in self.batch.incomplete:
             for blocks in slot.unseen:
                 self.see(slot, blocks)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from smartgen.cost import Flow
-from smartgen.cost.shaper import Land, Posting, Shaper
+from smartgen.cost.shaper import Land, Links, Posting
 from smartgen.engine.messages import Assign, Fetch
 from smartgen.errors import RequestFailed
 from smartgen.experiment import Experiment
@@ -66,19 +66,18 @@ class TimedPrefillNode:
         runtime: WaitingRuntime,
         experiment: Experiment,
         number: int,
-        shaper: Shaper[Write],
+        links: Links[Write],
         lands: Sequence[Land[Write]],
         recorder: Recorder,
     ) -> None:
         self.name = f"prefill{number}"
         self._runtime, self._experiment, self.recorder = runtime, experiment, recorder
-        self._shaper, self._lands = shaper, lands
+        self._links, self._lands = links, lands
         self._number = number
         self._link = experiment.cluster.host_of(number)
         self._cost, self._geometry = experiment.cost, experiment.geometry
         self._writers = Writers(runtime)
         self._pages: dict[int, Pages] = {}
-        self.drained = self._writers.drained
         self._room = Room(runtime, experiment.cluster.prefill_pool_tokens)
         self._dead = False
         # pushes must arrive in order, data before mask; replies need not wait for them
@@ -225,12 +224,16 @@ class TimedPrefillNode:
         key = (self._number, write.parcel.request_ids[0], layer, block)
         queue_pair = (self._replies if urgent else self._pushes)[peer]
         flow = Flow(key, self._link, f"decode{peer}", queue_pair, size, pieces, urgent)
-        return self._shaper.post(flow, write, partial(self._landed, self._lands[peer]))
+        return self._links.post(flow, write, partial(self._landed, self._lands[peer]))
 
     def _landed(self, land: Land[Write], posting: Posting[Write], first: int, stop: int) -> None:
         land(posting, first, stop)
         if posting.landed:
             self._writers.end(posting.write.parcel.request_ids)
+
+    def drained(self, request_id: int) -> Awaitable[Any]:
+        """Wait until no write for the request is under way."""
+        return self._writers.drained(request_id)
 
     def die(self) -> None:
         """Post nothing any more, not even what is being gathered."""

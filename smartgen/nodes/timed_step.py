@@ -75,7 +75,9 @@ class TimedStep(Generic[S]):
     def lacks_first_layer(self) -> bool:
         """Whether blocks of layer 0 are missing for a request that takes its first step."""
         return any(
-            self._batch.step_of(slot) == 1 and slot.mask.left[0] > 0 and not slot.landings.flushed
+            self._batch.step_of(slot) == 1
+            and slot.mask.lacks_first_layer
+            and not slot.landings.flushed
             for slot in self._left
         )
 
@@ -124,7 +126,7 @@ class TimedStep(Generic[S]):
         """Cut what the layer selects into local and remote, by the mask as it is now."""
         node = self._node
         if node.live and self._left:
-            node.shaper.settle()
+            node.settle()
         split = TimedSplit(layer, self._selected[layer])
         for peer, rows in self.remote_rows(layer):
             split.rows.setdefault(peer, []).append(rows)

@@ -1,19 +1,19 @@
 """One process that holds every role: nodes, channels and network, wired together."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from smartgen.cluster import links
 from smartgen.cost import Wire
-from smartgen.cost.shaper import Land, Shaper
+from smartgen.cost.shaper import Land, Links, Shaper
 from smartgen.engine import DecodeRole, PrefillRole, Router
 from smartgen.engine.messages import PeerLost
 from smartgen.engine.protocols import Event, Scope
 from smartgen.experiment import Experiment, Outcome
 from smartgen.kv import PrefixCache
 from smartgen.metrics.records import Recorder
-from smartgen.nodes.channel import channel_pair
+from smartgen.nodes.channel import LocalChannel, channel_pair
 from smartgen.nodes.meter import Meter
 from smartgen.nodes.timed_decode import TimedDecodeNode
 from smartgen.nodes.timed_prefill import TimedPrefillNode, WaitingRuntime, Write
@@ -28,7 +28,7 @@ class MakePrefillNode(Protocol):
         runtime: Any,
         experiment: Experiment,
         number: int,
-        shaper: Shaper[Write],
+        links: Links[Write],
         lands: Sequence[Land[Write]],
         recorder: Recorder,
     ) -> TimedPrefillNode:
@@ -43,7 +43,7 @@ class MakeDecodeNode(Protocol):
         runtime: Any,
         experiment: Experiment,
         number: int,
-        shaper: Shaper[Write],
+        links: Links[Write],
         meter: Meter,
         recorder: Recorder,
     ) -> TimedDecodeNode[Any]:
@@ -51,6 +51,13 @@ class MakeDecodeNode(Protocol):
 
 
 T = TypeVar("T")
+
+
+def shaped(runtime: WaitingRuntime, experiment: Experiment) -> Shaper[Write]:
+    """The experiment's network on a runtime's clock."""
+    network = experiment.network
+    wire = Wire(network.discipline, links(network, experiment.cluster))
+    return Shaper(runtime, wire, network.one_way_s)
 
 
 class World:
@@ -62,13 +69,16 @@ class World:
         runtime: WaitingRuntime,
         make_prefill_node: MakePrefillNode,
         make_decode_node: MakeDecodeNode,
+        network: Links[Write] | None = None,
+        make_recorder: Callable[[bool, bool, bool], Recorder] = Recorder,
+        channel: type[LocalChannel] = LocalChannel,
     ) -> None:
+        """Wire it all up; without a network of its own, with a Wire of the experiment's."""
         self._experiment, self._runtime = experiment, runtime
-        network, cluster = experiment.network, experiment.cluster
-        rates = links(network, cluster)
-        self._meter = Meter(rates, experiment.window_s)
-        wire = Wire(network.discipline, rates)
-        self._shaper: Shaper[Write] = Shaper(runtime, wire, network.one_way_s)
+        self._make_recorder = make_recorder
+        cluster, one_way_s = experiment.cluster, experiment.network.one_way_s
+        self._meter = Meter(links(experiment.network, cluster), experiment.window_s)
+        self._links = network or shaped(runtime, experiment)
         self._recorders: list[Recorder] = []
         self._router = Router(
             cluster.routing,
@@ -79,18 +89,18 @@ class World:
         )
         self.decode_nodes = [
             make_decode_node(
-                runtime, experiment, number, self._shaper, self._meter, self._recorder()
+                runtime, experiment, number, self._links, self._meter, self._recorder()
             )
             for number in range(cluster.decode_nodes)
         ]
         lands = [node.land for node in self.decode_nodes]
         self.prefill_nodes = [
-            make_prefill_node(runtime, experiment, number, self._shaper, lands, self._recorder())
+            make_prefill_node(runtime, experiment, number, self._links, lands, self._recorder())
             for number in range(cluster.prefill_nodes)
         ]
         # ends[p][d]: those of the channel between a prefill and a decoding node
         self._ends = [
-            [channel_pair(runtime, network.one_way_s) for _ in self.decode_nodes]
+            [channel_pair(runtime, one_way_s, channel) for _ in self.decode_nodes]
             for _ in self.prefill_nodes
         ]
         self._scopes: list[Scope] = []
@@ -129,7 +139,7 @@ class World:
 
     def _recorder(self) -> Recorder:
         record = self._experiment.record
-        recorder = Recorder(record.transfers, record.decisions, record.acts)
+        recorder = self._make_recorder(record.transfers, record.decisions, record.acts)
         self._recorders.append(recorder)
         return recorder
 
@@ -176,7 +186,7 @@ class World:
         node = self.prefill_nodes[number]
         self._scopes[number].cancel()
         node.die()
-        dropped = self._shaper.drop(node.queue_pairs)
+        dropped = self._links.drop(node.queue_pairs)
         for decode_node, (here, there) in zip(self.decode_nodes, self._ends[number], strict=True):
             there.cut()
             decode_node.drop([p for p in dropped if p.flow.destination == decode_node.name])

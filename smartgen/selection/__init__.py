@@ -5,7 +5,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from smartgen.kv import BlockMask
+from smartgen.kv import Mask
 from smartgen.selection.blocks import BlockDraw, BlockSelection
 from smartgen.selection.exponent import ExponentDraw, ExponentSelection
 from smartgen.selection.selector import Selector
@@ -21,7 +21,7 @@ class Draw(Protocol):
     def selected_at(self, generated: int) -> NDArray[np.float64]:
         """Entries each row selects in every layer, [L], with so many generated ones cached."""
 
-    def remote(self, step: int, layer: int, mask: BlockMask) -> float:
+    def remote(self, step: int, layer: int, mask: Mask) -> float:
         """Entries to fetch in a layer in this step (from 1)."""
 
 

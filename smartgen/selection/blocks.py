@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smartgen.errors import not_negative, ratio
-from smartgen.kv import BlockMask, Geometry
+from smartgen.kv import BlockMask, Geometry, Mask
 from smartgen.policy import Profile
 from smartgen.selection.selector import Selector
 
@@ -131,8 +131,9 @@ class BlockDraw:
         """
         return np.asarray(self.selected + np.rint(self._ratios * generated), dtype=np.float64)
 
-    def remote(self, step: int, layer: int, mask: BlockMask) -> float:
+    def remote(self, step: int, layer: int, mask: Mask) -> float:
         """Entries to fetch in this layer: selected in missing blocks, less what was kept."""
+        assert isinstance(mask, BlockMask)
         if not mask.left[layer]:  # whatever would be drawn
             return 0.0
         counts = self.counts(step)[layer]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smartgen.errors import SmartGenError, positive, ratio
-from smartgen.kv import BlockMask, Geometry
+from smartgen.kv import Geometry, Mask
 from smartgen.selection.selector import Selector
 
 
@@ -71,7 +71,7 @@ class ExponentDraw:
         """Entries each row selects in every layer, [L], with so many generated ones cached."""
         return self.ratios * (self._num_tokens + generated)
 
-    def remote(self, step: int, layer: int, mask: BlockMask) -> float:
+    def remote(self, step: int, layer: int, mask: Mask) -> float:
         """Entries to fetch in this layer."""
         if layer < self._dense:  # always planned
             return 0.0
