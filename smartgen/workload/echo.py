@@ -46,7 +46,7 @@ def reusable_ratio(requests: Sequence[Request]) -> float:
 
 def echo_line(echo: Mapping[str, Any]) -> str:
     """The same in one line for the terminal."""
-    parts = [f"{echo['served']:,} requests"]
+    parts = [f"{echo['served']:,} request{'' if echo['served'] == 1 else 's'}"]
     if echo["arrivals_per_s"] is not None:
         span_s = echo["last_arrival_s"] - echo["first_arrival_s"]
         parts[0] += f" in {span_s:,.1f} s ({echo['arrivals_per_s']:.3g} a second)"
