@@ -232,10 +232,14 @@ def _write_summary(runs: "list[Run]", path: Path) -> None:
 
 
 def _report(runs: "list[Run]", folder: Path, figures: list[str]) -> None:
-    """Print the table of runs and draw figures into a folder."""
+    """Print open workloads and the table of runs, and draw figures into a folder."""
     from smartgen.metrics.labels import labels
     from smartgen.metrics.summary import comparison_table
+    from smartgen.workload.echo import echo_line
 
+    echoes = [run.metrics["workload"] for run in runs]
+    for line in dict.fromkeys(echo_line(echo) for echo in echoes if not echo["closed"]):
+        sys.stdout.write(f"workload: {line}\n")
     rows = [(label, run.metrics) for label, run in zip(labels(runs), runs, strict=True)]
     sys.stdout.write(comparison_table(rows) + "\n")
     if figures:

@@ -34,9 +34,15 @@ def not_negative(name: str, value: Any) -> float:
 
 def ratio(name: str, value: Any) -> float:
     """Return value as a float, or refuse it by name unless it lies in [0, 1]."""
-    number = _number(name, value, "a number in [0, 1]")
-    if not 0 <= number <= 1:
-        raise SmartGenError(f"{name}={value!r} must be a number in [0, 1]")
+    return within(name, value, 0, 1)
+
+
+def within(name: str, value: Any, low: float, high: float) -> float:
+    """Return value as a float, or refuse it by name unless it lies in [low, high]."""
+    right = f"a number in [{low}, {high}]"
+    number = _number(name, value, right)
+    if not low <= number <= high:
+        raise SmartGenError(f"{name}={value!r} must be {right}")
     return number
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from smartgen.selection import (
     ExponentSelection,
     Selector,
 )
-from smartgen.workload import Closed, Request
+from smartgen.workload import Request, Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ class Experiment:
     host: Host
     network: Network
     cluster: Cluster
-    workload: Closed
+    workload: Workload
     targets: Targets
     record: Record
     blocks_per_layer: int
@@ -124,7 +125,7 @@ class Experiment:
     def requests(self) -> tuple[Request, ...]:
         """The requests to serve; what no pool could ever hold is refused, or left out if asked."""
         asked = self.workload.asked
-        if getattr(self.workload, "over_long", "refuse") == "leave_out":
+        if self.workload.over_long == "leave_out":
             asked = tuple(request for request in asked if not self._over_long(request))
             if not asked:
                 raise SmartGenError("workload.over_long=leave_out leaves no request to serve")
@@ -138,6 +139,11 @@ class Experiment:
     def left_out(self) -> int:
         """How many requests were left out as over-long."""
         return len(self.workload.asked) - len(self.requests)
+
+    @property
+    def echo(self) -> dict[str, Any]:
+        """Facts about what is served of the workload, and how much was left out."""
+        return {**self.workload.echo(self.requests), "left_out_over_long": self.left_out}
 
     @cached_property
     def window_s(self) -> tuple[float, float] | None:
@@ -154,9 +160,8 @@ class Experiment:
             ("cluster.prefill_pool_tokens", cluster.prefill_pool_tokens, request.prompt_tokens),
         ):
             if room is not None and wanted > room:
-                return f"{key}={room} must be at least {wanted}, what request " + (
-                    f"{request.request_id} needs"
-                )
+                named = self.workload.name_of(request.request_id)
+                return f"{key}={room} must be at least {wanted}, what {named} needs"
         return None
 
     @cached_property
@@ -223,6 +228,10 @@ class Experiment:
 
     def closed(self) -> ClosedBatch:
         """The same closed batch for the recursion (selection=exponent only)."""
+        if not self.workload.closed:
+            raise SmartGenError(
+                f"workload.name={self.workload.name!r} is open; the recursion needs a closed batch"
+            )
         if not isinstance(self.selection, ExponentSelection):
             raise SmartGenError("the recursion needs selection=exponent")
         law, exponent = self.selection, self.selection.exponent(self.policy.order)

@@ -44,14 +44,24 @@ def _modules(folder: Path) -> Iterator[Path]:
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
-    """Identifies a result: the resolved configuration, the profile's file, the source."""
+    """Identifies a result: the resolved configuration, the files it names, the source."""
     told = {key: value for key, value in config.items() if key not in PRESENTATION}
     digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode())
     digest.update(source_digest().encode())
-    if isinstance(config.get("profile"), str):
-        with suppress(OSError):  # a file that is not there is refused by whoever loads it
-            digest.update(Path(config["profile"]).read_bytes())
+    digest.update(json.dumps(file_digests(config)).encode())
     return digest.hexdigest()[:16]
+
+
+def file_digests(config: Mapping[str, Any]) -> dict[str, str]:
+    """A digest of every file that the configuration names, the profile and the trace."""
+    workload = config.get("workload")
+    trace = workload.get("path") if isinstance(workload, Mapping) else None
+    digests = {}
+    for path in (config.get("profile"), trace):
+        if isinstance(path, str):
+            with suppress(OSError):  # a file that is not there is refused by whoever loads it
+                digests[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+    return digests
 
 
 @cache
@@ -79,6 +89,7 @@ def provenance(config: Mapping[str, Any]) -> dict[str, Any]:
             "simpy": version("simpy"),
         },
         "seeds": {"seed": config.get("seed")},
+        "files": file_digests(config),
         "cards": {key: config[key]["name"] for key in ("model", "gpu", "host", "network")},
     }
 

@@ -36,6 +36,7 @@ def summarize(tables: Tables, experiment: Experiment, backend: str, makespan_s: 
         "status": "finished" if requests["finished"] == len(statuses) else "partial",
         "makespan_s": makespan_s,
         "requests": requests,
+        "workload": experiment.echo,
         **{name: _distribution(tables.requests, name) for name in LATENCIES},
         "ctl_s": cumulative_token_latency(tables.tokens),
         "on_demand_ratio": _ratio(_sum(tables.iterations, "remote_entries"), selected),

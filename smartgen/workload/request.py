@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from smartgen.errors import SmartGenError, count, ratio
 
+TREATMENTS = ("refuse", "leave_out")
+"""What may be done with a request that can never be served."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -43,9 +46,14 @@ class Request:
                 )
         if self.abort_s is not None and self.abort_s < self.arrival_s:
             raise SmartGenError(
-                f"request.abort_s={self.abort_s} must not lie before its arrival at "
-                f"{self.arrival_s}"
+                f"request.abort_s={self.abort_s} must be at least request.arrival_s="
+                f"{self.arrival_s} of request {self.request_id}"
             )
+
+
+def seconds_of(nanoseconds: int) -> float:
+    """Seconds of whole nanoseconds: such arrivals can be written to a trace and read back."""
+    return nanoseconds / 1e9
 
 
 def closed_batch(

@@ -17,6 +17,11 @@ from smartgen.metrics.store import read_run
 CONF = Path(smartgen.__file__).parent / "conf"
 GROUPS = sorted(path.name for path in CONF.iterdir() if any(path.glob("*.yaml")))
 OPTIONS = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
+NEEDS = {
+    "workload=mooncake": "workload.path=examples/mooncake_sample.jsonl",
+    "workload=azure": "workload.path=examples/azure_sample.csv",
+}
+"""What an option cannot do without."""
 EXPERIMENTS = [option for group, option in OPTIONS if group == "experiment"]
 
 
@@ -29,8 +34,12 @@ def composed(*overrides: str) -> DictConfig:
     ("group", "option"),
     [o for o in OPTIONS if o[1] != "base" and o != ("backend", "hw")],
 )
-def test_every_option_makes_an_experiment(group: str, option: str) -> None:
-    config = composed(f"{group}={option}")
+def test_every_option_makes_an_experiment(
+    group: str, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    override = f"{group}={option}"
+    config = composed(override, *([NEEDS[override]] if override in NEEDS else []))
     assert isinstance(experiment_of(config), Experiment)
     assert figures_of(config)
     assert backend_of(config).name == (option if group == "backend" else "sim")
