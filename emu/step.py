@@ -110,8 +110,10 @@ class EmuStep(TimedStep["EmuSlot"]):
             rng = np.random.default_rng(
                 [self._node.experiment.seed, 4, slot.request.request_id, step, layer]
             )
+            reached = prompt_tokens - int(self._geometry.reach(prompt_tokens)[layer])
+            bounds = np.maximum(self._geometry.bounds(prompt_tokens)[layer], reached)
             for _ in range(self._geometry.num_kv_heads):
-                tokens = expand(counts, self._geometry.bounds(prompt_tokens), rng)
+                tokens = expand(counts, bounds, rng)
                 rows.append(np.concatenate([tokens, recent]))
         return rows
 

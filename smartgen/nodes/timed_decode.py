@@ -12,7 +12,7 @@ from smartgen.kv.geometry import Int
 from smartgen.metrics.records import Purpose, Recorder
 from smartgen.nodes.landings import Landings
 from smartgen.nodes.replies import Replies
-from smartgen.nodes.report import batch_bytes, report_transfer
+from smartgen.nodes.report import report_transfer
 from smartgen.nodes.room import Room
 from smartgen.nodes.timed_prefill import WaitingRuntime, Write
 from smartgen.policy import Plan
@@ -193,7 +193,7 @@ class TimedDecodeNode(Generic[S]):
         """Take the time of the handover."""
         geometry, policy = self.experiment.geometry, self.experiment.policy
         tokens = [self.slots[slot].request.prompt_tokens for slot in slots]
-        size = batch_bytes(tokens, geometry.entry_bytes, geometry.num_layers)
+        size = float(sum(map(geometry.entries, tokens)) * geometry.entry_bytes)
         return self.runtime.after(self.experiment.cost.admit_s(size, policy.codec))
 
     def begin(self, slots: Sequence[int], steps: Sequence[int]) -> Step[Any]:

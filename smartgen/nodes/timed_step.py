@@ -48,7 +48,7 @@ class TimedStep(Generic[S]):
         self._selected: list[float] = sum(draws[1:], draws[0]).tolist()  # [L]
         self._attended = list(self._selected)
         self._left = [slot for slot in slots if not slot.complete]
-        self._timer = StepTimer(experiment.cost, self._runtime.now, sum(self._cached))
+        self._timer = StepTimer(experiment.cost, self._runtime.now, self._cached)
         self._remote_entries = self._local_entries = 0.0
         self._num_messages = 0
 
@@ -97,11 +97,11 @@ class TimedStep(Generic[S]):
         if experiment.policy.selects:
             sizes = [entries * self._entry_bytes for entries in self._selected]
             self._local_entries = sum(self._selected)
-            parts = experiment.cost.local_step(sizes, sum(self._cached))
+            parts = experiment.cost.local_step(sizes, self._cached)
         else:
-            layer_bytes = self._entry_bytes * experiment.geometry.num_layers
-            sizes = [tokens * layer_bytes for tokens in self._cached]
-            parts = experiment.cost.gpu_step(sum(sizes), max(sizes), experiment.policy.codec)
+            reach = experiment.geometry.reach
+            sizes = [int(reach(tokens).sum()) * self._entry_bytes for tokens in self._cached]
+            parts = experiment.cost.gpu_step(sizes, experiment.policy.codec)
         return self._runtime.after(self._timer.local(parts))
 
     # -- acts of a layer
@@ -121,8 +121,8 @@ class TimedStep(Generic[S]):
         self._timer.arrived(self._runtime.now)
 
     def select(self, layer: int) -> Awaitable[Any]:
-        """Selection over all cached tokens."""
-        return self._runtime.after(self._timer.select(self._runtime.now))
+        """Selection over all cached tokens that the layer reaches."""
+        return self._runtime.after(self._timer.select(self._runtime.now, layer))
 
     def split(self, layer: int) -> TimedSplit:
         """Cut what the layer selects into local and remote, by the mask as it is now."""
@@ -182,7 +182,7 @@ class TimedStep(Generic[S]):
 
     def feed_forward(self, layer: int) -> Awaitable[Any]:
         """The layer's feed-forward."""
-        return self._runtime.after(self._timer.feed_forward(self._runtime.now))
+        return self._runtime.after(self._timer.feed_forward(self._runtime.now, layer))
 
     def logits(self) -> Awaitable[Any]:
         """The language-model head."""
