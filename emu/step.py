@@ -205,7 +205,7 @@ def expand(counts: Int, bounds: Int, rng: np.random.Generator) -> Int:
     """Tokens of one row: so many of each block as counts says, which ones drawn by rng."""
     sizes = np.diff(bounds)
     whole = np.repeat(counts == sizes, sizes)
-    tokens = [np.flatnonzero(whole)]
+    tokens = [bounds[0] + np.flatnonzero(whole)]
     for block in np.flatnonzero((counts > 0) & (counts < sizes)):
         drawn = rng.choice(sizes[block], size=counts[block], replace=False)
         tokens.append(bounds[block] + np.sort(drawn))

@@ -47,6 +47,8 @@ def resolve(section: Mapping[str, Any]) -> dict[str, Any]:
     path = section.get("config")
     if path is None:
         return dict(section)
+    if path == "???":
+        raise SmartGenError("model.config is missing; it must be given")
     if not isinstance(path, str) or not path:
         raise SmartGenError(f"model.config={path!r} must be the path of a config.json, or null")
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)

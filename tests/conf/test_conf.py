@@ -27,7 +27,7 @@ def composed(*overrides: str) -> DictConfig:
 
 @pytest.mark.parametrize(
     ("group", "option"),
-    [o for o in OPTIONS if o not in (("policy", "base"), ("backend", "hw"))],
+    [o for o in OPTIONS if o not in (("policy", "base"), ("backend", "hw"), ("model", "config"))],
 )
 def test_every_option_makes_an_experiment(group: str, option: str) -> None:
     config = composed(f"{group}={option}")
