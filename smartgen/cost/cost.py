@@ -1,8 +1,8 @@
 """How long each act takes: counts in, seconds out. Simulator, emulator and recursion share it.
 
-Equations and symbols: docs/fitted_model.md. The projections of a layer are booked at the start
-of its own attention (with the launch overhead), as the fitted model does; the real runner computes
-the next layer's with this layer's feed-forward.
+Equations and symbols: docs/fitted_model.md, and docs/models.md for what depends on a model. The
+projections of a layer are booked at the start of its own attention (with the launch overhead), as
+the fitted model does; the real runner computes the next layer's with this layer's feed-forward.
 """
 
 import math
@@ -45,7 +45,7 @@ class Cost:
         pair_flops = self.model.attention.pair_flops
         attention = 0.0
         for window, num_layers in self._layers_by_window.items():
-            if window is None or prompt_tokens <= window:
+            if window is None:
                 attention += pair_flops * num_layers * new * (cached_tokens + new / 2)
             else:
                 pairs = _pairs_in_window(cached_tokens, new, window)

@@ -119,6 +119,26 @@ def test_some_count_otherwise():
     assert gemma.params == pytest.approx(11.77e9, rel=0.001)
 
 
+def test_the_page_on_models_tells_what_ships():
+    page = Path(__file__).parents[2] / "docs" / "models.md"
+    rows = {}
+    for line in page.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split("|")]
+        if len(cells) == 6 and cells[0].startswith("`"):
+            rows[cells[0].split("`")[1]] = cells[1:]
+    models = {path.stem: path for path in CONF.glob("*.yaml")}
+    assert sorted(rows) == sorted(models.keys() - {"config", "tiny"})
+    for option, told in rows.items():
+        model = shipped(option)
+        assert told == [
+            str(model.num_hidden_layers),
+            f"{model.attention.num_kv_heads} x {model.attention.row_values}",
+            f"{model.kv_bytes_per_token:,}",
+            f"{model.params / 1e9:.2f}",
+            f"{model.active_params / 1e9:.2f}",
+        ]
+
+
 def test_phi_4_has_204800_bytes_a_token():
     assert shipped("phi4").kv_bytes_per_token == 204_800
 
