@@ -74,6 +74,18 @@ def test_the_emulator_equals_the_simulator_for_every_kind_of_model(tiny, model, 
     assert story(emu) == story(sim)
 
 
+@pytest.mark.parametrize("blocks", [1, 7, 100])
+@pytest.mark.parametrize("model", ["sliding", "windows only"])
+def test_they_are_equal_for_prompts_shorter_than_a_window_or_than_its_blocks(tiny, model, blocks):
+    experiment = tiny(
+        *MODELS[model], f"blocks_per_layer={blocks}", "workload.prompt_tokens=[1,63,64,400]",
+        "network.gbps=0.003", "record.decisions=true", "network.discipline=queue_pair",
+    )  # fmt: skip
+    sim, emu = SimBackend().run(experiment), EmuBackend(memory_gib=1.0).run(experiment)
+    assert ends(emu) == pytest.approx(ends(sim), rel=1e-9)
+    assert story(emu) == story(sim)
+
+
 @pytest.mark.parametrize("selector", ["infinigen", "hata"])
 @pytest.mark.parametrize("policy", ["full", "partial", "smartgen", "proactive_only", "hack"])
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
