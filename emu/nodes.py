@@ -27,7 +27,7 @@ class Blocks:
     """What a push moves: a registered region of the prefill node, read when the NIC sends it."""
 
     entries: Bytes  # [L, tokens, heads, row_bytes]
-    bounds: Int  # [M + 1], first token of each block
+    bounds: Int  # [L, M + 1], first token of each block
 
 
 class EmuPrefillNode(TimedPrefillNode):
@@ -56,8 +56,9 @@ class EmuPrefillNode(TimedPrefillNode):
         """Make a layer's bytes once it is computed, then post."""
         if layer is not None:
             entries = self._entries[request_id]
-            tokens = np.arange(entries.shape[1], dtype=np.int64)
-            entries[layer] = pattern(self._geometry, request_id, layer, tokens)
+            first = int(self._geometry.bounds(entries.shape[1])[layer, 0])
+            tokens = np.arange(first, entries.shape[1], dtype=np.int64)
+            entries[layer, first:] = pattern(self._geometry, request_id, layer, tokens)
         return super().push(request_id, blocks, layer)
 
     def payload_of_blocks(self, pages: Pages, blocks: Int) -> Blocks:
@@ -118,9 +119,11 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
 
     def open(self, slot: Slot) -> EmuSlot:
         """Take pages; nothing is here yet but room."""
-        num_tokens = _tokens(slot.request)
-        status = np.full((self.experiment.geometry.num_layers, num_tokens), PADDED, dtype=np.int8)
-        status[:, : slot.request.prompt_tokens] = REMOTE
+        num_tokens, prompt_tokens = _tokens(slot.request), slot.request.prompt_tokens
+        geometry = self.experiment.geometry
+        status = np.full((geometry.num_layers, num_tokens), PADDED, dtype=np.int8)
+        for row, first in zip(status, geometry.bounds(prompt_tokens)[:, 0], strict=True):
+            row[first:prompt_tokens] = REMOTE
         pages = self.pool.take(num_tokens)
         opened = EmuSlot(
             slot.number,
@@ -180,7 +183,7 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
     def _ranges(self, bounds: Int, blocks: Int) -> list[tuple[int, int, int]]:
         per_layer = self.experiment.geometry.blocks_per_layer
         layers, within = np.divmod(blocks, per_layer)
-        firsts, stops = bounds[within], bounds[within + 1]
+        firsts, stops = bounds[layers, within], bounds[layers, within + 1]
         return list(zip(layers.tolist(), firsts.tolist(), stops.tolist(), strict=True))
 
 

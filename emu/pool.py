@@ -1,6 +1,6 @@
 """Real bytes: a pool of rows for KV, and a pattern that says what each byte must be.
 
-Entries lie as [layer, token, KV head, K|V and head_dim], so that a block of one layer is one
+Entries lie as [layer, token, KV head, row], so that a block of one layer is one
 contiguous WRITE wherever its tokens are contiguous.
 """
 

@@ -110,8 +110,10 @@ class EmuStep(TimedStep["EmuSlot"]):
             rng = np.random.default_rng(
                 [self._node.experiment.seed, 4, slot.request.request_id, step, layer]
             )
+            reached = prompt_tokens - int(self._geometry.reach(prompt_tokens)[layer])
+            bounds = np.maximum(self._geometry.bounds(prompt_tokens)[layer], reached)
             for _ in range(self._geometry.num_kv_heads):
-                tokens = expand(counts, self._geometry.bounds(prompt_tokens), rng)
+                tokens = expand(counts, bounds, rng)
                 rows.append(np.concatenate([tokens, recent]))
         return rows
 
@@ -203,7 +205,7 @@ def expand(counts: Int, bounds: Int, rng: np.random.Generator) -> Int:
     """Tokens of one row: so many of each block as counts says, which ones drawn by rng."""
     sizes = np.diff(bounds)
     whole = np.repeat(counts == sizes, sizes)
-    tokens = [np.flatnonzero(whole)]
+    tokens = [bounds[0] + np.flatnonzero(whole)]
     for block in np.flatnonzero((counts > 0) & (counts < sizes)):
         drawn = rng.choice(sizes[block], size=counts[block], replace=False)
         tokens.append(bounds[block] + np.sort(drawn))

@@ -1,6 +1,7 @@
 """From a composed configuration to values: the YAML names each class, the class checks its values.
 
 What no class can check is checked here: keys that are unknown or missing, parts of another kind.
+A model names no class: its keys are Hugging Face's, and smartgen.model reads them.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from smartgen.errors import SmartGenError, one_of
 from smartgen.experiment import Experiment, Outcome
+from smartgen.model import Model, read_model, resolve
 
 BESIDES = ("backend", "figures", "results_dir")
 """Keys of a configuration that are no part of an experiment."""
@@ -30,16 +32,20 @@ class Backend(Protocol):
 
 
 def plain_of(config: DictConfig) -> dict[str, Any]:
-    """Resolved keys and values of a configuration, without Hydra's own."""
+    """Resolved keys and values of a configuration, without Hydra's own; a model's from its file."""
     copy = config.copy()
     with open_dict(copy):
         copy.pop("hydra", None)
-    plain: Any = OmegaConf.to_container(copy, resolve=True)
-    return {str(key): value for key, value in plain.items()}
+    container: Any = OmegaConf.to_container(copy, resolve=True)
+    plain = {str(key): value for key, value in container.items()}
+    if isinstance(plain.get("model"), Mapping):
+        plain["model"] = resolve(plain["model"])
+    return plain
 
 
 def experiment_of(config: DictConfig) -> Experiment:
     """The experiment a configuration describes; raises SmartGenError for a value that is wrong."""
+    _refuse_keys_beside_a_file(config)
     plain = plain_of(config)
     parts = {key: value for key, value in plain.items() if key not in BESIDES}
     _check_keys("", parts, Experiment)
@@ -47,12 +53,29 @@ def experiment_of(config: DictConfig) -> Experiment:
     if not isinstance(profile, str | None):
         raise SmartGenError(f"profile={profile!r} must be the path of a file, or null")
     hints = get_type_hints(Experiment)
-    plain_kinds = (int, str, str | None)
-    values = {
-        key: value if hints[key] in plain_kinds else _part(key, value, hints[key])
-        for key, value in parts.items()
-    }
-    return Experiment(**values)
+    return Experiment(**{key: _value(key, value, hints[key]) for key, value in parts.items()})
+
+
+def _value(key: str, value: Any, kind: Any) -> Any:
+    if kind in (int, str, str | None):
+        return value
+    return read_model(_keys_of(key, value)) if kind is Model else _part(key, value, kind)
+
+
+def _refuse_keys_beside_a_file(config: DictConfig) -> None:
+    """Refuse keys of a model that were typed beside model.config: its file replaces them all.
+
+    Only where Hydra's own keys are there to say what was typed, which is before anything runs.
+    """
+    if OmegaConf.select(config, "model.config", default=None) is None:
+        return
+    for typed in OmegaConf.select(config, "hydra.overrides.task", default=None) or ():
+        key = typed.partition("=")[0].lstrip("+~")
+        if key.startswith("model.") and key not in ("model.config", "model.window_only"):
+            raise SmartGenError(
+                f"{typed} has no effect beside model.config={config.model.config!r}, whose file "
+                "holds all keys of the model; leave one of them out"
+            )
 
 
 def backend_of(config: DictConfig) -> Backend:

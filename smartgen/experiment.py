@@ -156,6 +156,7 @@ class Experiment:
         cluster = self.cluster
         need = request.prompt_tokens + request.output_tokens
         for key, room, wanted in (
+            ("model.max_position_embeddings", self.model.max_position_embeddings, need),
             ("cluster.decode_pool_tokens", cluster.decode_pool_tokens, need),
             ("cluster.prefill_pool_tokens", cluster.prefill_pool_tokens, request.prompt_tokens),
         ):

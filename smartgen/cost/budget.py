@@ -1,8 +1,11 @@
 """T_p and T_t of a batch, and the plan size that follows (Equation 2)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
+
+import numpy as np
 
 from smartgen.cost.cards import Network
 from smartgen.cost.cost import Cost
@@ -45,16 +48,18 @@ class Budget:
 
     def transfer_s(self, requests: Sequence[Request]) -> float:
         """T_t: every block of the batch over the network, without metadata."""
-        entries = sum(request.prompt_tokens for request in requests)
-        pairs = sum(min(r.prompt_tokens, self.geometry.blocks_per_layer) for r in requests)
-        layers = self.geometry.num_layers
-        size = entries * self.geometry.entry_bytes + pairs * self.network.pair_bytes
-        return layers * size / self._bytes_per_s(len(requests))
+        geometry = self.geometry
+        entries = np.array([geometry.layer_tokens(request.prompt_tokens) for request in requests])
+        pairs = np.minimum(entries, geometry.blocks_per_layer)  # [batch, L]
+        sizes = entries.sum(axis=0) * geometry.entry_bytes
+        return math.fsum(sizes + pairs.sum(axis=0) * self.network.pair_bytes) / self._bytes_per_s(
+            len(requests)
+        )
 
     def metadata_s(self, requests: Sequence[Request]) -> float:
         """Wire time of the selectors' metadata of the batch."""
-        entries = sum(request.prompt_tokens for request in requests)
-        size = self.geometry.num_layers * entries * self.geometry.entry_bytes
+        entries = sum(self.geometry.entries(request.prompt_tokens) for request in requests)
+        size = entries * self.geometry.entry_bytes
         return self.metadata_ratio * size / self._bytes_per_s(len(requests))
 
     def _bytes_per_s(self, num_requests: int) -> float:

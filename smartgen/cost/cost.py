@@ -1,10 +1,12 @@
 """How long each act takes: counts in, seconds out. Simulator, emulator and recursion share it.
 
-Equations and symbols: docs/fitted_model.md. The projections of a layer are booked at the start
-of its own attention (with the launch overhead), as the fitted model does; the real runner computes
-the next layer's with this layer's feed-forward.
+Equations and symbols: docs/fitted_model.md, and docs/models.md for what depends on a model. The
+projections of a layer are booked at the start of its own attention (with the launch overhead), as
+the fitted model does; the real runner computes the next layer's with this layer's feed-forward.
 """
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,10 +41,15 @@ class Cost:
     def prefill_s(self, prompt_tokens: int, cached_tokens: int) -> float:
         """One request on one prefill GPU, cached_tokens of its prompt found in a prefix cache."""
         new = prompt_tokens - cached_tokens
-        model = self.model
-        width = model.num_attention_heads * model.head_dim
-        matmul = 2 * model.linear_params * new
-        attention = 4 * model.num_hidden_layers * width * new * (cached_tokens + new / 2)
+        matmul = 2 * self.model.active_linear_params * new
+        pair_flops = self.model.attention.pair_flops
+        attention = 0.0
+        for window, num_layers in self._layers_by_window.items():
+            if window is None:
+                attention += pair_flops * num_layers * new * (cached_tokens + new / 2)
+            else:
+                pairs = _pairs_in_window(cached_tokens, new, window)
+                attention += pair_flops * num_layers * pairs
         return (
             matmul / (self.gpu.matmul_tflops * 1e12)
             + attention / (self.gpu.attention_tflops * 1e12)
@@ -77,17 +84,26 @@ class Cost:
     @cached_property
     def project_s(self) -> float:
         """Reading one layer's attention projections."""
-        return self._weights_s(self.model.attention_params)
+        return self._weights_s(self.model.attention.params)
+
+    def feed_forward_s(self, batch_size: int) -> tuple[float, ...]:
+        """Reading every layer's feed-forward weights, [L]; of experts, those the batch chooses."""
+        known = self._feed_forward_s.get(batch_size)
+        if known is None:
+            layers = self.model.feed_forwards
+            of = {layer: self._weights_s(layer.read_params(batch_size)) for layer in set(layers)}
+            known = self._feed_forward_s[batch_size] = tuple(of[layer] for layer in layers)
+        return known
 
     @cached_property
-    def feed_forward_s(self) -> float:
-        """Reading one layer's feed-forward weights."""
-        return self._weights_s(self.model.feed_forward_params)
+    def _feed_forward_s(self) -> dict[int, tuple[float, ...]]:
+        """By batch size."""
+        return {}
 
     @cached_property
     def head_s(self) -> float:
         """Reading the language-model head, once an iteration."""
-        return self._weights_s(self.model.head_params)
+        return self._read_s(self.model.head_params * self.model.dtype_bytes)
 
     @cached_property
     def _attend_bytes_per_s(self) -> float:
@@ -97,9 +113,14 @@ class Cost:
         """Attention over so many bytes of KV in GPU memory."""
         return num_bytes / self._attend_bytes_per_s
 
-    def select_s(self, cached_tokens: int) -> float:
-        """Selecting in one layer, over all cached tokens of the batch."""
-        return self.gpu.select_us * 1e-6 + self.gpu.select_ns_per_token * 1e-9 * cached_tokens
+    def select_s(self, reached_tokens: int) -> float:
+        """Selecting in one layer, over all tokens of the batch that its attention reaches."""
+        return self.gpu.select_us * 1e-6 + self.gpu.select_ns_per_token * 1e-9 * reached_tokens
+
+    def layers_select_s(self, reached_tokens: Sequence[int]) -> Sequence[float]:
+        """Selecting in every layer, [L], over the tokens of the batch that each reaches, [L]."""
+        of = {tokens: self.select_s(tokens) for tokens in set(reached_tokens)}
+        return [of[tokens] for tokens in reached_tokens]
 
     def load_s(self, num_bytes: float, layer: int) -> float:
         """The local lane: gather in host memory and copy to the GPU."""
@@ -107,38 +128,47 @@ class Cost:
         rate = host.dense_load_gbytes_per_s if layer < self.dense_layers else host.load_gbytes_per_s
         return num_bytes / (rate * 1e9)
 
-    def local_step(self, layer_bytes: Sequence[float], cached_tokens: int) -> LocalStep:
-        """An iteration with nothing remote; layer_bytes[l] is what layer l selects, in bytes."""
-        select_s, feed_forward_s = self.select_s(cached_tokens), self.feed_forward_s
-        select_excess_s = local_excess_s = 0.0
-        ahead = [*layer_bytes[1:], layer_bytes[0]] if self.looks_ahead else layer_bytes
-        for following, size in enumerate(ahead):
-            layer = (following + 1) % len(layer_bytes) if self.looks_ahead else following
-            local_s = self.load_s(size, layer)
-            if self.looks_ahead:
-                select_excess_s += max(0.0, select_s - self.attend_s(layer_bytes[following]))
-                local_excess_s += max(0.0, local_s - feed_forward_s)
-            else:
-                select_excess_s += select_s
-                local_excess_s += local_s
+    def local_step(
+        self, layer_bytes: Sequence[float], reached_tokens: Sequence[int], batch_size: int
+    ) -> LocalStep:
+        """An iteration with nothing remote; layer_bytes[l] is what layer l selects, in bytes.
+
+        reached_tokens[l]: tokens of the batch that its attention reaches.
+        """
+        select_s = self.layers_select_s(reached_tokens)
+        feed_forward_s = self.feed_forward_s(batch_size)
         num_layers = len(layer_bytes)
+        select_excess_s = local_excess_s = 0.0
+        for layer in range(num_layers):
+            if self.looks_ahead:
+                ahead = (layer + 1) % num_layers
+                local_s = self.load_s(layer_bytes[ahead], ahead)
+                attend_s = self.attend_s(layer_bytes[layer])
+                select_excess_s += max(0.0, select_s[ahead] - attend_s)
+                local_excess_s += max(0.0, local_s - feed_forward_s[layer])
+            else:
+                select_excess_s += select_s[layer]
+                local_excess_s += self.load_s(layer_bytes[layer], layer)
         return LocalStep(
             num_layers * self.launch_s,
             num_layers * self.project_s + self.attend_s(sum(layer_bytes)),
             select_excess_s,
-            num_layers * feed_forward_s + self.head_s,
+            math.fsum(feed_forward_s) + self.head_s,
             local_excess_s,
         )
 
-    def gpu_step(self, batch_bytes: float, request_bytes: float, codec: str) -> LocalStep:
-        """An iteration with the whole cache in GPU memory: batch_bytes in all layers together.
+    def gpu_step(
+        self, batch_bytes: float, request_bytes: float, batch_size: int, codec: str
+    ) -> LocalStep:
+        """An iteration with the whole cache in GPU memory.
 
-        Under codec=hack every step unpacks, at a cost per byte of the batch and of its longest
-        request (request_bytes); sizes are those of the uncompressed cache.
+        batch_bytes: what the batch attends in all layers together; request_bytes: what its longest
+        request does; both of the uncompressed cache. Under codec=hack every step unpacks, at a cost
+        per byte of each.
         """
         layers = self.model.num_hidden_layers
         weights_s = layers * self.project_s
-        feed_forward_s = layers * self.feed_forward_s + self.head_s
+        feed_forward_s = math.fsum(self.feed_forward_s(batch_size)) + self.head_s
         if codec == "none":
             attend_s = weights_s + self.attend_s(batch_bytes)
             return LocalStep(layers * self.launch_s, attend_s, 0.0, feed_forward_s, 0.0)
@@ -159,6 +189,20 @@ class Cost:
         """Bytes on the wire for a byte of KV."""
         return self.gpu.hack.wire_ratio if codec == "hack" else 1.0
 
-    def _weights_s(self, params: int) -> float:
+    @cached_property
+    def _layers_by_window(self) -> Counter[int | None]:
+        windows = self.model.windows
+        return Counter([None] * self.model.num_hidden_layers if windows is None else windows)
+
+    def _weights_s(self, params: float) -> float:
+        return self._read_s(params * self.model.weight_bytes)
+
+    def _read_s(self, num_bytes: float) -> float:
         rate = self.gpu.weights_efficiency * self.gpu.memory_gbytes_per_s * 1e9
-        return params * self.model.dtype_bytes / rate
+        return num_bytes / rate
+
+
+def _pairs_in_window(cached: int, new: int, window: int) -> float:
+    """Pairs of a new token and one it attends: the integral of min(position, window)."""
+    rising = min(new, max(0, window - cached))  # tokens that still attend all before them
+    return rising * (cached + rising / 2) + (new - rising) * window

@@ -76,15 +76,17 @@ class ClosedResult:
         return [b - a for a, b in pairwise(ends)]
 
 
-class _Acts(NamedTuple):
-    """Seconds of one iteration's acts; fetches: (until posted, on the wire) by prefill node."""
+_Kind = tuple[bool, int | None]
+"""Of a layer: whether it is dense, and its window."""
 
-    attend_dense_s: float
+
+class _Acts(NamedTuple):
+    """Seconds of a layer's acts; fetches: (until posted, on the wire) by prefill node."""
+
     attend_s: float
     select_s: float
-    load_dense_s: float
     load_s: float
-    fetches: list[tuple[float, float]]
+    fetches: Sequence[tuple[float, float]]
 
 
 def closed_batch_times(batch: ClosedBatch) -> ClosedResult:
@@ -102,6 +104,9 @@ class _Recursion:
         self.one_way_s = network.one_way_s
         self.layers = batch.geometry.num_layers
         self.dense = cost.dense_layers
+        windows = batch.geometry.windows or (None,) * self.layers
+        # layers of one kind (whether dense, window) do the same
+        self.kinds = [(layer < self.dense, window) for layer, window in enumerate(windows)]
         self.busy_s = 0.0
         self.posted = [plan.num_planned for plan in batch.plans]
         self.landed = [plan.num_planned for plan in batch.plans]
@@ -141,14 +146,14 @@ class _Recursion:
         for i, request in enumerate(batch.requests):
             total_s = batch.cost.prefill_s(request.prompt_tokens, request.cached_tokens)
             layer_s = total_s / self.layers
-            new_tokens = request.prompt_tokens - request.cached_tokens
-            offload_s = batch.cost.offload_s(new_tokens * batch.geometry.entry_bytes, layer_s)
-            extra_s = offload_s if batch.policy.placement == "host" else 0.0
+            new = batch.geometry.layer_tokens(request.prompt_tokens - request.cached_tokens)
+            new_bytes = (new * batch.geometry.entry_bytes).tolist()
             sizes = self._planned_sizes(i)
             clock_s = node_free_s.get(batch.prefill_nodes[i], self.one_way_s)
             for layer in range(self.layers):
                 clock_s += layer_s
-                clock_s += extra_s
+                if batch.policy.placement == "host":
+                    clock_s += batch.cost.offload_s(new_bytes[layer], layer_s)
                 postings.append((clock_s, batch.prefill_nodes[i], i, layer, sizes[layer]))
             first_s.append(clock_s)
             node_free_s[batch.prefill_nodes[i]] = clock_s
@@ -168,14 +173,14 @@ class _Recursion:
 
     def _planned_size(self, i: int, layer: int) -> float:
         batch = self.batch
-        entries = batch.geometry.block_entries(batch.requests[i].prompt_tokens)
-        planned = entries[batch.plans[i].by_layer[layer] % batch.geometry.blocks_per_layer]
+        tokens = batch.requests[i].prompt_tokens
+        planned = batch.geometry.sizes(tokens)[batch.plans[i].by_layer[layer]]
         size = float(planned.sum()) * batch.geometry.entry_bytes
         if batch.policy.codec != "none":
             return size * batch.cost.wire_ratio(batch.policy.codec)
         if batch.policy.selects:
-            whole = batch.requests[i].prompt_tokens * batch.geometry.entry_bytes
-            size += batch.metadata_ratio * whole
+            kept = int(batch.geometry.layer_tokens(tokens)[layer])
+            size += batch.metadata_ratio * (kept * batch.geometry.entry_bytes)
         return size + float(np.count_nonzero(planned)) * batch.network.pair_bytes
 
     def _cumulated_sizes(self, i: int) -> list[float]:
@@ -187,8 +192,8 @@ class _Recursion:
 
     def _cumulate(self, i: int) -> list[float]:
         batch = self.batch
-        entries = batch.geometry.block_entries(batch.requests[i].prompt_tokens)
-        ordered = entries[batch.plans[i].order % batch.geometry.blocks_per_layer]
+        entries = batch.geometry.sizes(batch.requests[i].prompt_tokens)
+        ordered = entries[batch.plans[i].order]
         sizes = ordered * batch.geometry.entry_bytes + (ordered > 0) * batch.network.pair_bytes
         return list(accumulate(sizes.tolist(), initial=0.0))
 
@@ -199,53 +204,69 @@ class _Recursion:
         self._land(start_s)
         batch, cost = self.batch, self.batch.cost
         cached = [r.prompt_tokens + (step - 1 if batch.grows else 0) for r in batch.requests]
-        entry_bytes = batch.geometry.entry_bytes
         if not batch.policy.selects:
-            sizes = [tokens * entry_bytes * self.layers for tokens in cached]
-            return start_s + sum(cost.gpu_step(sum(sizes), max(sizes), batch.policy.codec))
-        whole = float(sum(cached) * entry_bytes)
-        sparse = batch.selected_ratio * whole
+            sizes = [self._reached_bytes(tokens) for tokens in cached]
+            return start_s + sum(
+                cost.gpu_step(sum(sizes), max(sizes), len(sizes), batch.policy.codec)
+            )
         complete = all(n == len(p.order) for n, p in zip(self.landed, batch.plans, strict=True))
         if complete and self.done_s[-1] <= start_s:
-            layer_bytes = [whole] * self.dense + [sparse] * (self.layers - self.dense)
-            return start_s + sum(cost.local_step(layer_bytes[: self.layers], sum(cached)))
-        acts = self._acts(step, sum(cached), whole, sparse)
+            of = {kind: self._selected_bytes(kind, cached) for kind in set(self.kinds)}
+            layer_bytes = [of[kind] for kind in self.kinds]
+            reached = [sum(_reached(cached, window)) for _, window in self.kinds]
+            return start_s + sum(cost.local_step(layer_bytes, reached, len(cached)))
+        self.feed_forward_s = cost.feed_forward_s(len(cached))
         walk = self._look_ahead if cost.looks_ahead else self._plain
-        return walk(start_s, step, acts) + cost.head_s
+        return walk(start_s, step, self._acts(step, cached)) + cost.head_s
 
-    def _acts(self, step: int, cached: int, whole: float, sparse: float) -> _Acts:
-        """Durations that hold for all layers of an iteration."""
+    def _reached_bytes(self, cached: int) -> int:
+        """Bytes that all layers together attend of one request."""
+        geometry = self.batch.geometry
+        return int(geometry.reach(cached).sum()) * geometry.entry_bytes
+
+    def _selected_bytes(self, kind: _Kind, cached: Sequence[int]) -> float:
+        """Bytes that a layer of that kind selects of the batch."""
+        dense, window = kind
+        whole = float(sum(_reached(cached, window)) * self.batch.geometry.entry_bytes)
+        return whole if dense else self.batch.selected_ratio * whole
+
+    def _acts(self, step: int, cached: Sequence[int]) -> list[_Acts]:
+        """Durations of every layer of an iteration, [L]."""
+        of = {kind: self._acts_of(kind, step, cached) for kind in set(self.kinds)}
+        return [of[kind] for kind in self.kinds]
+
+    def _acts_of(self, kind: _Kind, step: int, cached: Sequence[int]) -> _Acts:
         cost, drops = self.batch.cost, self.batch.policy.lanes == "none"
-        fetched = [size for size in self._missing_bytes(step) if size > 0]
-        local = max(0.0, sparse - sum(fetched))
+        dense, window = kind
+        selected = self._selected_bytes(kind, cached)
+        missing = [] if dense else self._missing_bytes(step, window)
+        fetched = [size for size in missing if size > 0]
+        local = max(0.0, selected - sum(fetched))
         fetches = [(cost.rpc_s + cost.gather_s(size), size / self.rate) for size in fetched]
         return _Acts(
-            cost.attend_s(whole),
-            cost.attend_s(local if drops else sparse),
-            cost.select_s(cached),
-            cost.load_s(whole, 0),
-            cost.load_s(local, self.layers - 1),
+            cost.attend_s(local if drops else selected),
+            cost.select_s(sum(_reached(cached, window))),
+            cost.load_s(local, self.kinds.index(kind)),
             [] if drops else sorted(fetches),
         )
 
-    def _look_ahead(self, now: float, step: int, acts: _Acts) -> float:
+    def _look_ahead(self, now: float, step: int, acts: Sequence[_Acts]) -> float:
         cost, layers = self.batch.cost, self.layers
         if step == 1 and self._lacks_first_layer():
-            now = self._lanes(max(now, self.done_s[0]) + acts.select_s, 0, acts)
+            now = self._lanes(max(now, self.done_s[0]) + acts[0].select_s, acts[0])
         for layer in range(layers):
             following = (layer + 1) % layers
             self._announce_idle(now, step, layer)
             now += cost.launch_s + cost.project_s
-            attend_s = acts.attend_dense_s if layer < self.dense else acts.attend_s
             landed_s = self.done_s[following]
             if landed_s > now:
-                now += attend_s
-                lanes_s = max(now, landed_s) + acts.select_s
+                now += acts[layer].attend_s
+                lanes_s = max(now, landed_s) + acts[following].select_s
             else:
-                now += max(attend_s, acts.select_s)
+                now += max(acts[layer].attend_s, acts[following].select_s)
                 lanes_s = now
-            end_s = self._lanes(lanes_s, following, acts)
-            now = max(now + cost.feed_forward_s, end_s)
+            end_s = self._lanes(lanes_s, acts[following])
+            now = max(now + self.feed_forward_s[layer], end_s)
         return now
 
     def _lacks_first_layer(self) -> bool:
@@ -253,21 +274,19 @@ class _Recursion:
         blocks = self.batch.geometry.blocks_per_layer
         return any(len(plan.by_layer[0]) < blocks for plan in self.batch.plans)
 
-    def _plain(self, now: float, step: int, acts: _Acts) -> float:
+    def _plain(self, now: float, step: int, acts: Sequence[_Acts]) -> float:
         cost = self.batch.cost
         for layer in range(self.layers):
             self._announce_idle(now, step, layer)
             now += cost.launch_s + cost.project_s
-            now = max(now, self.done_s[layer]) + acts.select_s
-            now = self._lanes(now, layer, acts)
-            now += acts.attend_dense_s if layer < self.dense else acts.attend_s
-            now += cost.feed_forward_s
+            now = max(now, self.done_s[layer]) + acts[layer].select_s
+            now = self._lanes(now, acts[layer])
+            now += acts[layer].attend_s
+            now += self.feed_forward_s[layer]
         return now
 
-    def _lanes(self, start_s: float, layer: int, acts: _Acts) -> float:
+    def _lanes(self, start_s: float, acts: _Acts) -> float:
         """End of a layer's local and remote lane."""
-        if layer < self.dense:
-            return start_s + acts.load_dense_s
         if not acts.fetches:
             return start_s + acts.load_s
         serial = self.batch.policy.lanes == "serial"
@@ -279,16 +298,17 @@ class _Recursion:
         self.busy_s = busy_s
         return max(start_s + acts.load_s, busy_s + self.one_way_s)
 
-    def _missing_bytes(self, step: int) -> list[float]:
-        """Bytes to fetch in a sparse layer from each prefill node."""
+    def _missing_bytes(self, step: int, window: int | None) -> list[float]:
+        """Bytes to fetch from each prefill node in a sparse layer with that window."""
         batch = self.batch
         missing: dict[int, float] = {}
-        for i, request in enumerate(batch.requests):
+        tokens = _reached([request.prompt_tokens for request in batch.requests], window)
+        for i, reached in enumerate(tokens):
             dense_blocks = self.dense * batch.geometry.blocks_per_layer
             sparse_blocks = len(batch.plans[i].order) - dense_blocks
             landed = self.landed[i] + self.partial[i] - dense_blocks
             local = landed / sparse_blocks if sparse_blocks else 1.0
-            selected = batch.selected_ratio * request.prompt_tokens * batch.geometry.entry_bytes
+            selected = batch.selected_ratio * reached * batch.geometry.entry_bytes
             size = selected * batch.missing(local, step)
             node = batch.prefill_nodes[i]
             missing[node] = missing.get(node, 0.0) + size
@@ -334,5 +354,9 @@ class _Recursion:
 
     def _batch_bytes(self) -> float:
         geometry = self.batch.geometry
-        tokens = sum(request.prompt_tokens for request in self.batch.requests)
-        return float(tokens * geometry.entry_bytes * geometry.num_layers)
+        entries = sum(geometry.entries(request.prompt_tokens) for request in self.batch.requests)
+        return float(entries * geometry.entry_bytes)
+
+
+def _reached(tokens: Sequence[int], window: int | None) -> Sequence[int]:
+    return tokens if window is None else [min(one, window) for one in tokens]

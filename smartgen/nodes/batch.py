@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from smartgen.kv import Geometry
 from smartgen.nodes.slot import Slot
 
 S = TypeVar("S", bound=Slot)
@@ -18,8 +19,8 @@ class Batch(Generic[S]):
     generated entries in its cache.
     """
 
-    def __init__(self, grows: bool) -> None:
-        self._grows = grows
+    def __init__(self, geometry: Geometry, grows: bool) -> None:
+        self._geometry, self._grows = geometry, grows
         self._members: dict[int, S] = {}
         self._incomplete: list[S] = []
         self._prompt_tokens = self._first_iterations = 0
@@ -91,6 +92,21 @@ class Batch(Generic[S]):
         return self._prompt_tokens + len(self._members) * self.iteration - self._first_iterations
 
     @property
+    def reached(self) -> Sequence[int]:
+        """Tokens that each layer's attention reaches, summed over the batch, [L]."""
+        windows = self._geometry.windows
+        if windows is None:
+            return [self.cached_tokens] * self._geometry.num_layers
+        cached = [
+            slot.request.prompt_tokens + self.generated(slot) for slot in self._members.values()
+        ]
+        of = {
+            window: sum(cached) if window is None else sum(min(n, window) for n in cached)
+            for window in set(windows)
+        }
+        return [of[window] for window in windows]
+
+    @property
     def longest_tokens(self) -> int:
         """Those of the request that has most."""
         return self._longest + (self.iteration if self._grows else 0)
@@ -100,7 +116,7 @@ class Batch(Generic[S]):
         slots = iter(self._members.values())
         first = next(slots)
         if first.draw.ratios is not None:  # the same shares for every request
-            return first.draw.ratios * float(self.cached_tokens)
+            return np.multiply(first.draw.ratios, self.reached)
         total = first.draw.selected_at(self.generated(first))
         for slot in slots:
             total = total + slot.draw.selected_at(self.generated(slot))

@@ -1,7 +1,5 @@
 """What nodes write down about a transfer that has landed; the same in every backend."""
 
-from collections.abc import Sequence
-
 import msgspec
 
 from smartgen.cost.wire import Flow
@@ -61,8 +59,3 @@ def report_transfer(
                     status=status,
                 )
             )
-
-
-def batch_bytes(prompt_tokens: Sequence[int], entry_bytes: int, num_layers: int) -> float:
-    """Bytes of the whole caches of a batch."""
-    return float(sum(prompt_tokens) * entry_bytes * num_layers)

@@ -12,7 +12,7 @@ from smartgen.nodes.batch import Batch
 from smartgen.nodes.landings import Landings
 from smartgen.nodes.meter import Meter
 from smartgen.nodes.replies import Replies
-from smartgen.nodes.report import batch_bytes, report_transfer
+from smartgen.nodes.report import report_transfer
 from smartgen.nodes.room import Room
 from smartgen.nodes.slot import Slot
 from smartgen.nodes.timed_prefill import WaitingRuntime, Write
@@ -42,7 +42,7 @@ class TimedDecodeNode(Generic[S]):
         self.replies = Replies(runtime)
         self.landed_bytes = dict.fromkeys((Purpose.ON_DEMAND, Purpose.SPECULATIVE), 0.0)
         """Bytes that have landed since the last iteration was reported, by purpose."""
-        self.batch: Batch[S] = Batch(experiment.workload.grows)
+        self.batch: Batch[S] = Batch(experiment.geometry, experiment.workload.grows)
         self._room = Room(runtime, experiment.cluster.decode_pool_tokens)
         self.in_iteration = False
         self._num_slots = 0
@@ -192,7 +192,7 @@ class TimedDecodeNode(Generic[S]):
         """Take the time of the handover."""
         geometry, policy = self.experiment.geometry, self.experiment.policy
         tokens = [self.slots[slot].request.prompt_tokens for slot in slots]
-        size = batch_bytes(tokens, geometry.entry_bytes, geometry.num_layers)
+        size = float(sum(map(geometry.entries, tokens)) * geometry.entry_bytes)
         return self.runtime.after(self.experiment.cost.admit_s(size, policy.codec))
 
     def join(self, slots: Sequence[int]) -> None:

@@ -51,9 +51,10 @@ class Pages:
 
     assign: Assign
     peer: int
-    sizes: Int
+    sizes: Int  # [L * M]
     layer_s: float
-    offload_s: float
+    offload_s: list[float]  # [L]
+    metadata_bytes: list[float]  # [L]
     posted: int = 0
     said_s: float = 0.0
 
@@ -107,13 +108,16 @@ class TimedPrefillNode:
         cost, geometry = self._cost, self._geometry
         prefill_s = cost.prefill_s(assign.prompt_tokens, assign.cached_tokens)
         layer_s = prefill_s / geometry.num_layers
-        new_bytes = (assign.prompt_tokens - assign.cached_tokens) * geometry.entry_bytes
+        new = geometry.layer_tokens(assign.prompt_tokens - assign.cached_tokens)
+        # metadata of what the decoding node holds is there, too
+        unheld = geometry.layer_tokens(assign.prompt_tokens - assign.held_tokens)
         self._pages[assign.request_id] = Pages(
             assign,
             peer,
-            geometry.block_entries(assign.prompt_tokens),
+            geometry.sizes(assign.prompt_tokens),
             layer_s,
-            cost.offload_s(new_bytes, layer_s),
+            [cost.offload_s(size, layer_s) for size in (new * geometry.entry_bytes).tolist()],
+            (self._experiment.metadata_ratio * unheld * geometry.entry_bytes).tolist(),
         )
         row = self.recorder.request(assign.request_id)
         row.prefill_node, row.prefill_start_s = self.name, self._runtime.now
@@ -130,7 +134,7 @@ class TimedPrefillNode:
 
     def offload(self, request_id: int, layer: int) -> Awaitable[Any]:
         """Take what the copy adds to the computation it hides behind."""
-        return self._runtime.after(self._pages[request_id].offload_s)
+        return self._runtime.after(self._pages[request_id].offload_s[layer])
 
     def first_token(self, request_id: int) -> int:
         """Note the time; without a model, tokens are all 0."""
@@ -153,12 +157,11 @@ class TimedPrefillNode:
     def push(self, request_id: int, blocks: Int, layer: int | None) -> Posting[Write]:
         """Post blocks, and with a layer its metadata behind them."""
         pages, experiment = self._pages[request_id], self._experiment
-        sizes = pages.sizes[blocks % self._geometry.blocks_per_layer]
+        sizes = pages.sizes[blocks]
         entry_bytes, codec = self._geometry.entry_bytes, experiment.policy.codec
         proactive = layer is not None
         pages.posted += len(blocks)
         pages.said_s = self._runtime.now
-        unheld = (pages.assign.prompt_tokens - pages.assign.held_tokens) * entry_bytes
         parcel = Parcel(
             request_ids=(request_id,),
             slots=(pages.assign.slot,),
@@ -168,7 +171,7 @@ class TimedPrefillNode:
             num_blocks=len(blocks),
             entries=(int(sizes.sum()),),
             bytes_per_entry=entry_bytes * self._cost.wire_ratio(codec),
-            metadata_bytes=experiment.metadata_ratio * unheld if proactive else 0.0,
+            metadata_bytes=0.0 if layer is None else pages.metadata_bytes[layer],
             messages=1 if codec != "none" else int(np.count_nonzero(sizes)),
         )
         pairs = 0 if codec != "none" else parcel.messages

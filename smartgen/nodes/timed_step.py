@@ -33,10 +33,9 @@ class TimedStep(Generic[S]):
         experiment, batch = node.experiment, node.batch
         self._node, self._batch, self._runtime = node, batch, node.runtime
         self._entry_bytes = experiment.geometry.entry_bytes
-        self._cached_tokens = batch.cached_tokens
         self._selected: list[float] = batch.selected().tolist()  # [L]
         self._left = batch.incomplete
-        self._timer = StepTimer(experiment.cost, self._runtime.now, self._cached_tokens)
+        self._timer = StepTimer(experiment.cost, self._runtime.now, batch.reached, len(batch))
         self._attended: dict[int, float] = {}  # where less than what is selected is attended
         self._remote_entries = self._local_entries = 0.0
         self._num_messages = 0
@@ -92,12 +91,12 @@ class TimedStep(Generic[S]):
         if experiment.policy.selects:
             sizes = [entries * self._entry_bytes for entries in self._selected]
             self._local_entries = sum(self._selected)
-            parts = experiment.cost.local_step(sizes, self._cached_tokens)
+            parts = experiment.cost.local_step(sizes, batch.reached, len(batch))
         else:
-            token_bytes = self._entry_bytes * experiment.geometry.num_layers
             parts = experiment.cost.gpu_step(
-                self._cached_tokens * token_bytes,
-                batch.longest_tokens * token_bytes,
+                sum(batch.reached) * self._entry_bytes,
+                int(experiment.geometry.reach(batch.longest_tokens).sum()) * self._entry_bytes,
+                len(batch),
                 experiment.policy.codec,
             )
         return self._runtime.after(self._timer.local(parts))
@@ -119,8 +118,8 @@ class TimedStep(Generic[S]):
         self._timer.arrived(self._runtime.now)
 
     def select(self, layer: int) -> Awaitable[Any]:
-        """Selection over all cached tokens."""
-        return self._runtime.after(self._timer.select(self._runtime.now))
+        """Selection over all cached tokens that the layer reaches."""
+        return self._runtime.after(self._timer.select(self._runtime.now, layer))
 
     def split(self, layer: int) -> TimedSplit:
         """Cut what the layer selects into local and remote, by the mask as it is now."""
@@ -180,7 +179,7 @@ class TimedStep(Generic[S]):
 
     def feed_forward(self, layer: int) -> Awaitable[Any]:
         """The layer's feed-forward."""
-        return self._runtime.after(self._timer.feed_forward(self._runtime.now))
+        return self._runtime.after(self._timer.feed_forward(self._runtime.now, layer))
 
     def logits(self) -> Awaitable[Any]:
         """The language-model head."""
@@ -197,7 +196,7 @@ class TimedStep(Generic[S]):
             start_s=self._timer.start_s,
             end_s=now,
             batch_size=len(self._batch),
-            cached_tokens=self._cached_tokens,
+            cached_tokens=self._batch.cached_tokens,
             shares=self._timer.shares(now),
             selected_entries=sum(self._selected) if node.experiment.policy.selects else 0.0,
             remote_entries=self._remote_entries,

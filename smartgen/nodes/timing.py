@@ -1,5 +1,7 @@
 """How long each act of an iteration takes, and what of it lies on the critical path."""
 
+from collections.abc import Sequence
+
 from smartgen.cost import Cost
 from smartgen.cost.cost import LocalStep
 from smartgen.metrics.attribution import Attribution, Shares
@@ -8,15 +10,16 @@ from smartgen.metrics.attribution import Attribution, Shares
 class StepTimer:
     """Durations of one iteration's acts in seconds; each act is charged when it is asked for.
 
-    batch_tokens: cached tokens of the batch. Acts that end when something arrives are charged by
-    arrived and replied, afterwards.
+    reached: tokens of the batch that each layer's attention reaches, [L]. Acts that end when
+    something arrives are charged by arrived and replied, afterwards.
     """
 
-    __slots__ = ("_attribution", "_cost", "_local", "_select_s", "start_s")
+    __slots__ = ("_attribution", "_cost", "_feed_forward_s", "_local", "_select_s", "start_s")
 
-    def __init__(self, cost: Cost, start_s: float, batch_tokens: int) -> None:
+    def __init__(self, cost: Cost, start_s: float, reached: Sequence[int], batch_size: int) -> None:
         self.start_s = start_s
-        self._cost, self._select_s = cost, cost.select_s(batch_tokens)
+        self._cost, self._select_s = cost, cost.layers_select_s(reached)
+        self._feed_forward_s = cost.feed_forward_s(batch_size)
         self._attribution = Attribution(start_s)
         self._local: LocalStep | None = None
 
@@ -38,10 +41,11 @@ class StepTimer:
         self._attribution.charge("attend_s", now + seconds)
         return seconds
 
-    def select(self, now: float) -> float:
-        """Selection in one layer."""
-        self._attribution.charge("select_s", now + self._select_s)
-        return self._select_s
+    def select(self, now: float, layer: int) -> float:
+        """Selection in a layer."""
+        seconds = self._select_s[layer]
+        self._attribution.charge("select_s", now + seconds)
+        return seconds
 
     def load(self, now: float, num_bytes: float, layer: int) -> float:
         """The local lane."""
@@ -49,9 +53,9 @@ class StepTimer:
         self._attribution.charge("local_wait_s", now + seconds)
         return seconds
 
-    def feed_forward(self, now: float) -> float:
+    def feed_forward(self, now: float, layer: int) -> float:
         """A layer's feed-forward."""
-        seconds = self._cost.feed_forward_s
+        seconds = self._feed_forward_s[layer]
         self._attribution.charge("feed_forward_s", now + seconds)
         return seconds
 

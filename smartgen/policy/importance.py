@@ -23,14 +23,14 @@ def block_importance(
     request in which a block is empty says nothing about that block.
     """
     total = np.zeros((geometry.num_layers, geometry.blocks_per_layer))
-    entries = np.zeros(geometry.blocks_per_layer)
+    entries = np.zeros_like(total)
     for counts in selected:
-        bounds = geometry.bounds(counts.shape[1])
+        bounds = geometry.bounds(counts.shape[1])  # [L, M + 1]
         cumulated = np.concatenate(
             [np.zeros((geometry.num_layers, 1)), np.cumsum(counts, axis=1)], axis=1
         )
-        total += np.diff(cumulated[:, bounds], axis=1)
-        entries += np.diff(bounds)
+        total += np.diff(np.take_along_axis(cumulated, bounds, axis=1), axis=1)
+        entries += np.diff(bounds, axis=1)
     return np.divide(total, entries, out=np.zeros_like(total), where=entries > 0)
 
 

@@ -16,7 +16,7 @@ class Draw(Protocol):
 
     @property
     def ratios(self) -> NDArray[np.float64] | None:
-        """Selected shares of cached entries, [L], where selected_at is just that; else null."""
+        """Selected shares of reached entries, [L], where selected_at is just that; else null."""
 
     def selected_at(self, generated: int) -> NDArray[np.float64]:
         """Entries each row selects in every layer, [L], with so many generated ones cached."""

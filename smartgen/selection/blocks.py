@@ -3,7 +3,8 @@
 A score per block is drawn from a recency plateau, sinks and
 layer-specific bumps shared by all requests, plus the request's own deviation and step noise that
 persists from step to step. The blocks with the highest scores are selected, whole but for the last
-one. All rows (KV heads) of a request select equally many entries of each block.
+one; in a layer with a sliding window only what lies inside. All rows (KV heads) of a request
+select equally many entries of each block.
 
 It is a parametric law, not a measurement: its parameters were fitted to published aggregates.
 Draws are keyed by (seed, request, step), so that a step can be drawn again.
@@ -98,11 +99,13 @@ class BlockDraw:
     ) -> None:
         self._law, self._key = law, (seed, request_id)
         self._shape = (geometry.num_layers, geometry.blocks_per_layer)
-        self._sizes = geometry.block_entries(num_tokens)
+        self._geometry, self._num_tokens = geometry, num_tokens
+        self._sizes = geometry.reached_sizes(num_tokens).reshape(self._shape)
+        self._reach = geometry.reach(num_tokens)
         self._ratios = selector.layer_ratios(
             geometry.num_layers, np.random.default_rng([seed, _MODEL_STREAM, 1])
         )
-        self.selected = np.rint(self._ratios * num_tokens).astype(np.int64)
+        self.selected = np.rint(self._ratios * self._reach).astype(np.int64)
         """Prompt entries selected in each layer by each row, [L]."""
         # under reuse, a block's fetched entries are kept: only more of the same block is fetched
         self._held = np.zeros(self._shape, dtype=np.int64) if reuse else None
@@ -127,9 +130,11 @@ class BlockDraw:
     def selected_at(self, generated: int) -> NDArray[np.float64]:
         """Entries each row selects in every layer, [L], with so many generated ones cached.
 
-        Of those a layer selects its usual share; they are always local.
+        Of those a layer selects its usual share; they are always local. A window that is full
+        does not move on: it still holds the last entries of the prompt.
         """
-        return np.asarray(self.selected + np.rint(self._ratios * generated), dtype=np.float64)
+        grown = self._geometry.reach(self._num_tokens + generated) - self._reach
+        return np.asarray(self.selected + np.rint(self._ratios * grown), dtype=np.float64)
 
     def remote(self, step: int, layer: int, mask: Mask) -> float:
         """Entries to fetch in this layer: selected in missing blocks, less what was kept."""
@@ -149,7 +154,8 @@ class BlockDraw:
         total = np.zeros(self._shape)
         for step in range(1, num_steps + 1):
             total += self.counts(step)
-        return np.divide(total, self._sizes, out=np.zeros(self._shape), where=self._sizes > 0)
+        sizes = self._geometry.sizes(self._num_tokens).reshape(self._shape)
+        return np.divide(total, sizes, out=np.zeros(self._shape), where=sizes > 0)
 
     def _advance(self) -> None:
         self._step += 1
@@ -161,7 +167,7 @@ class BlockDraw:
     def _select(self) -> Counts:
         scores = self._scores + np.float32(self._law.noise) * self._noise
         order = np.argsort(-scores, axis=1)  # [L, M], best first
-        sizes = self._sizes[order]
+        sizes = np.take_along_axis(self._sizes, order, axis=1)
         before = np.cumsum(sizes, axis=1) - sizes
         taken = np.clip(self.selected[:, None] - before, 0, sizes)
         counts = np.empty(self._shape, dtype=np.int64)
@@ -184,7 +190,8 @@ def _calibrate(
         request = BlockDraw(law, geometry, selector, num_tokens, request_id, seed)
         for step in _CALIBRATION_STEPS:
             total += request.counts(step)
-    return total / geometry.block_entries(num_tokens)
+    sizes = geometry.sizes(num_tokens).reshape(total.shape)
+    return np.divide(total, sizes, out=np.zeros(total.shape), where=sizes > 0)
 
 
 def _field(

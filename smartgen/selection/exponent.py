@@ -64,16 +64,16 @@ class ExponentDraw:
         self.ratios = np.full(geometry.num_layers, selector.mean_ratio)
         self.ratios[:dense] = 1.0
         self._law, self._exponent, self._reuse = law, exponent, reuse
-        self._dense, self._selected = dense, selector.mean_ratio * num_tokens
-        self._num_tokens = num_tokens
+        self._geometry, self._dense, self._num_tokens = geometry, dense, num_tokens
+        self._selected = (selector.mean_ratio * geometry.reach(num_tokens)).tolist()
 
     def selected_at(self, generated: int) -> NDArray[np.float64]:
         """Entries each row selects in every layer, [L], with so many generated ones cached."""
-        return self.ratios * (self._num_tokens + generated)
+        return self.ratios * self._geometry.reach(self._num_tokens + generated)
 
     def remote(self, step: int, layer: int, mask: Mask) -> float:
         """Entries to fetch in this layer."""
         if layer < self._dense:  # always planned
             return 0.0
         ratio = self._law.missing_ratio(self._exponent, mask.sparse_ratio, step, self._reuse)
-        return self._selected * ratio
+        return float(self._selected[layer] * ratio)

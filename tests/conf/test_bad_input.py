@@ -63,6 +63,16 @@ VALUES = {
     "+foo=1": "foo=1 is no key",
     "~seed": "seed is missing; it must be given",
     "~policy": "policy is missing; it must be given",
+    "model=config": "model.config is missing; it must be given",
+    "model.config=nope.json": "model.config='nope.json' cannot be read (No such file or directory)",
+    "model.config=[1]": "model.config=[1] must be the path of a config.json, or null",
+    "model.model_type=mamba": "model.model_type='mamba' must be one of llama, mistral",
+    "model.num_hidden_layers=two": "model.num_hidden_layers='two' must be an integer of 1 or more",
+    "model.head_dims=3": "did you mean model.head_dim?",
+    "+model.kv_lora_rank=512": "model.kv_lora_rank=512 is no key; model has name, config,",
+    "~model.hidden_size": "model.hidden_size is missing; it must be given",
+    "~model.name": "model.name is missing; it must be given",
+    "model.window_only=maybe": "model.window_only='maybe' must be true or false",
     "backend=emu": "backend.memory_gib=8.0 allows less",
 }
 """What is wrong with one value, and what must be said about it."""

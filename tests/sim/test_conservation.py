@@ -112,7 +112,7 @@ def test_a_plain_local_step_takes_the_time_of_its_layers_one_by_one(build):
         step_s += cost.launch_s + cost.project_s
         step_s += max(cost.attend_s(size), cost.select_s(45_000))
         local_s = cost.load_s(whole if following < 2 else sparse, following)
-        step_s += max(cost.feed_forward_s, local_s)
+        step_s += max(cost.feed_forward_s(6)[layer], local_s)
     merged = merge(list(SimBackend().run(experiment).recorders))
     row = merged.iterations[0]
     assert row.end_s - row.start_s == pytest.approx(step_s, rel=1e-9)
@@ -154,7 +154,7 @@ def test_shares_are_charged_to_what_took_the_time(build):
         assert row.shares.attend_s == pytest.approx(expected, rel=1e-6)
         excess_s = sum(max(0.0, select_s - seconds) for seconds in attend_s)
         assert row.shares.select_s == pytest.approx(excess_s, rel=1e-6)
-        feed_forward_s = layers * cost.feed_forward_s + cost.head_s
+        feed_forward_s = sum(cost.feed_forward_s(6)) + cost.head_s
         assert row.shares.feed_forward_s == pytest.approx(feed_forward_s, rel=1e-6)
         assert row.shares.remote_wait_s > 0 and row.shares.interference_s < 1e-6
 

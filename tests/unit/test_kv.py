@@ -11,13 +11,47 @@ from smartgen.kv import LOCAL, PADDED, REMOTE, BlockMask, Geometry, PrefixCache,
 def test_blocks_cover_every_token_once_and_differ_by_at_most_one(tokens, blocks):
     geometry = Geometry(2, 2, 4, 2, blocks)
     bounds = geometry.bounds(tokens)
-    sizes = geometry.block_entries(tokens)
-    assert bounds[0] == 0 and bounds[-1] == tokens and len(sizes) == blocks
-    assert sizes.sum() == tokens and sizes.max() - sizes.min() <= 1
+    sizes = geometry.sizes(tokens).reshape(2, blocks)
+    assert (bounds[:, 0] == 0).all() and (bounds[:, -1] == tokens).all()
+    assert (sizes == np.diff(bounds, axis=1)).all() and (sizes[0] == sizes[1]).all()
+    assert sizes[0].sum() == tokens and sizes.max() - sizes.min() <= 1
+    assert geometry.entries(tokens) == 2 * tokens
+
+
+@given(st.integers(0, 300), st.integers(1, 40), st.integers(1, 400))
+def test_a_windows_blocks_cover_the_last_tokens_of_the_window_once(tokens, blocks, window):
+    geometry = Geometry(2, 2, 4, 2, blocks, (None, window), window_only=True)
+    kept = min(tokens, window)
+    bounds = geometry.bounds(tokens)
+    assert bounds[1, 0] == tokens - kept and (bounds[:, -1] == tokens).all()
+    sizes = geometry.sizes(tokens).reshape(2, blocks)
+    assert (sizes == np.diff(bounds, axis=1)).all()
+    assert sizes.sum(axis=1).tolist() == geometry.layer_tokens(tokens).tolist() == [tokens, kept]
+    assert sizes[1].max() - sizes[1].min() <= 1 and geometry.entries(tokens) == tokens + kept
+    assert (geometry.reached_sizes(tokens) == geometry.sizes(tokens)).all()
+
+
+def test_a_window_reaches_the_ends_of_blocks_that_are_cached_whole():
+    """Ten tokens in blocks of 2, 3, 2, 3; the last four lie in the last two."""
+    geometry = Geometry(2, 1, 1, 2, 4, (4, None))
+    assert geometry.bounds(10).tolist() == [[0, 2, 5, 7, 10]] * 2
+    assert geometry.sizes(10).tolist() == [2, 3, 2, 3] * 2 and geometry.entries(10) == 20
+    assert geometry.reached_sizes(10).tolist() == [0, 0, 1, 3, 2, 3, 2, 3]
+    assert geometry.reach(10).tolist() == [4, 10] and geometry.reach(3).tolist() == [3, 3]
+    only = Geometry(2, 1, 1, 2, 4, (4, None), window_only=True)
+    assert only.bounds(10).tolist() == [[6, 7, 8, 9, 10], [0, 2, 5, 7, 10]]
+    assert only.sizes(10).tolist() == [1, 1, 1, 1, 2, 3, 2, 3] and only.entries(10) == 14
+
+
+def test_what_a_geometry_hands_out_cannot_be_changed():
+    geometry = Geometry(2, 1, 1, 2, 4)
+    for shared in (geometry.sizes(10), geometry.bounds(10), geometry.reached_sizes(10)):
+        with pytest.raises(ValueError, match="read-only"):
+            shared[0] = 1
 
 
 def test_qwen3_14b_has_163840_bytes_a_token_over_all_layers():
-    geometry = Geometry(num_layers=40, num_kv_heads=8, head_dim=128)
+    geometry = Geometry(num_layers=40, num_kv_heads=8, row_values=256)
     assert geometry.entry_bytes == 4096 and geometry.row_bytes == 512
     assert geometry.num_layers * geometry.entry_bytes == 163_840
 

@@ -19,7 +19,7 @@ from smartgen.policy import (
 )
 from smartgen.policy.policy import ORDERS
 
-SHAPE = Geometry(num_layers=5, num_kv_heads=2, head_dim=4, blocks_per_layer=8)
+SHAPE = Geometry(num_layers=5, num_kv_heads=2, row_values=8, blocks_per_layer=8)
 
 
 @given(st.sampled_from(ORDERS), st.integers(0, 2**32 - 1), st.integers(0, 6))
@@ -52,14 +52,14 @@ def test_streaming_llm_takes_sinks_then_the_most_recent_tokens_of_every_layer():
     [(1.0, 4.0, 200), (1.0, 1e9, 80), (9.0, 1.0, 1000)],
 )
 def test_the_budget_is_equation_2_clipped_to_two_layers_and_to_all(prefill_s, transfer_s, expected):
-    geometry = Geometry(num_layers=25, num_kv_heads=1, head_dim=1, blocks_per_layer=40)
+    geometry = Geometry(num_layers=25, num_kv_heads=1, row_values=2, blocks_per_layer=40)
     policy = Policy(name="any")
     budget = proactive_budget(policy, geometry, prefill_s, transfer_s, 0.0)
     assert budget == (240 if expected == 200 else expected)  # 1000 * 1/4 * 24/25 = 240
 
 
 def test_metadata_is_subtracted_from_the_window_only_when_the_policy_says_so():
-    geometry = Geometry(num_layers=25, num_kv_heads=1, head_dim=1, blocks_per_layer=40)
+    geometry = Geometry(num_layers=25, num_kv_heads=1, row_values=2, blocks_per_layer=40)
     policy = Policy(name="any")
     budgeted = replace(policy, metadata_in_budget=True)
     assert proactive_budget(policy, geometry, 1.0, 4.0, 0.3) == 240
@@ -83,7 +83,7 @@ def test_speculation_posts_every_remaining_block_once_in_plan_order(planned, rat
 
 @pytest.mark.parametrize(("ratio", "iterations"), [(0.1, 10), (0.05, 20), (0.2, 5)])
 def test_a_ratio_of_10_percent_finishes_in_10_iterations_on_an_idle_network(ratio, iterations):
-    geometry = Geometry(num_layers=40, num_kv_heads=8, head_dim=128)
+    geometry = Geometry(num_layers=40, num_kv_heads=8, row_values=256)
     plan = Plan(np.arange(geometry.num_blocks), 0, 1000, 40)
     policy = Policy(name="any", speculative_ratio=ratio)
     posted = layers = 0
@@ -134,14 +134,14 @@ def test_a_wrong_value_is_refused_by_name(change, message):
 
 
 def test_equation_1_is_the_mean_selection_count_of_a_blocks_entries():
-    geometry = Geometry(num_layers=1, num_kv_heads=1, head_dim=1, blocks_per_layer=2)
+    geometry = Geometry(num_layers=1, num_kv_heads=1, row_values=2, blocks_per_layer=2)
     short, long = np.array([[4, 0]]), np.array([[1, 1, 0, 2]])
     importance = block_importance([short, long], geometry)
     assert importance.tolist() == [[6 / 3, 2 / 3]]
 
 
 def test_a_block_that_is_empty_in_every_prompt_has_no_importance():
-    geometry = Geometry(num_layers=1, num_kv_heads=1, head_dim=1, blocks_per_layer=4)
+    geometry = Geometry(num_layers=1, num_kv_heads=1, row_values=2, blocks_per_layer=4)
     importance = block_importance([np.array([[3, 5]])], geometry)
     assert np.isfinite(importance).all() and importance.sum() == 8
 
