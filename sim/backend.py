@@ -2,21 +2,85 @@
 
 from dataclasses import dataclass
 
+from smartgen.cluster import links
+from smartgen.errors import truth
 from smartgen.experiment import Experiment, Outcome
 from smartgen.nodes.world import World
+from smartgen.selection import BlockSelection
+from smartgen.sim.ahead import AheadRuntime
+from smartgen.sim.folded import (
+    DirectChannel,
+    FoldedDecodeNode,
+    FoldedPrefillNode,
+    FoldedRecorder,
+    Ledgers,
+)
 from smartgen.sim.nodes import SimDecodeNode, SimPrefillNode
 from smartgen.sim.runtime import SimRuntime
 
 
 @dataclass(frozen=True)
 class SimBackend:
-    """The simulator. It needs nothing from the machine."""
+    """The simulator. It needs nothing from the machine.
+
+    fold: run prefills and iterations ahead of the clock where that is exact; else, and where it is
+    not, every act of every layer takes its turn.
+    """
 
     name: str = "sim"
+    fold: bool = True
+
+    def __post_init__(self) -> None:
+        truth("backend.fold", self.fold)
 
     def run(self, experiment: Experiment) -> Outcome:
         """Simulate; returns what every node recorded."""
+        if self.fold and why_not_folded(experiment) is None:
+            return _run_folded(experiment)
         runtime = SimRuntime()
         world = World(experiment, runtime, SimPrefillNode, SimDecodeNode)
         runtime.run(world.run())
         return world.outcome()
+
+
+def why_not_folded(experiment: Experiment) -> str | None:
+    """What of an experiment cannot be run ahead exactly; null if all of it can."""
+    network, cluster = experiment.network, experiment.cluster
+    receivers = cluster.decode_nodes * network.receiver_bytes_per_s
+    reasons = {
+        f"network.discipline={network.discipline} is not fifo": network.discipline != "fifo",
+        "prefill hosts may be slower than all decoding nodes together": (
+            network.sender_bytes_per_s < receivers
+        ),
+        "cluster.lost_s": bool(cluster.lost_s),
+        "cluster.prefill_lease_s": cluster.prefill_lease_s is not None,
+        "workload.abort_s": any(request.abort_s is not None for request in experiment.requests),
+        "policy.reuse with selection=blocks": (
+            experiment.policy.reuse and isinstance(experiment.selection, BlockSelection)
+        ),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _run_folded(experiment: Experiment) -> Outcome:
+    runtime = AheadRuntime()
+    rates = links(experiment.network, experiment.cluster)
+    recorders: list[FoldedRecorder] = []
+
+    def recorder(*wants: bool) -> FoldedRecorder:
+        recorders.append(FoldedRecorder(runtime, *wants))
+        return recorders[-1]
+
+    world = World(
+        experiment,
+        runtime,
+        FoldedPrefillNode,
+        FoldedDecodeNode,
+        Ledgers(runtime, rates, experiment.network.one_way_s),
+        recorder,
+        DirectChannel,
+    )
+    runtime.run(world.run())
+    for made in recorders:
+        made.finish()
+    return world.outcome()

@@ -1,5 +1,6 @@
 """Replies to fetches that the decoding node waits for."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from smartgen.engine.protocols import Event, Runtime
@@ -17,16 +18,17 @@ class Awaited:
     event: Event
     alone: list[tuple[str, float, float]] = field(default_factory=list)
 
-    def interference_s(self, end_s: float) -> float:
-        """How much longer the replies took, ending at end_s, because of other transfers.
 
-        Compared with these replies alone on their links: on each link one after the other, and
-        the slowest link decides.
-        """
-        free_s: dict[str, float] = {}
-        for link, posted_s, seconds in sorted(self.alone, key=_posted):
-            free_s[link] = max(free_s.get(link, 0.0), posted_s) + seconds
-        return max(0.0, end_s - max(free_s.values())) if free_s else 0.0
+def interference_s(alone: Iterable[tuple[str, float, float]], end_s: float) -> float:
+    """How much longer replies took, ending at end_s, because of other transfers.
+
+    alone: as in Awaited. Compared with these replies alone on their links: on each link one after
+    the other, and the slowest link decides.
+    """
+    free_s: dict[str, float] = {}
+    for link, posted_s, seconds in sorted(alone, key=_posted):
+        free_s[link] = max(free_s.get(link, 0.0), posted_s) + seconds
+    return max(0.0, end_s - max(free_s.values())) if free_s else 0.0
 
 
 def _posted(row: tuple[str, float, float]) -> float:

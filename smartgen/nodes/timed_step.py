@@ -1,12 +1,12 @@
 """An iteration in the cost model's time; a backend says what is remote, and moves it."""
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
 from smartgen.engine.messages import Fetch, Rows
 from smartgen.metrics.records import IterationRow, Purpose
-from smartgen.nodes.replies import Awaited
+from smartgen.nodes.replies import Awaited, interference_s
 from smartgen.nodes.timed_decode import S, TimedDecodeNode
 from smartgen.nodes.timing import StepTimer
 
@@ -19,6 +19,7 @@ class TimedSplit:
     local_entries: float
     rows: dict[int, list[Rows]] = field(default_factory=dict)
     awaited: Awaited | None = None
+    fetch_id: int = 0
 
     @property
     def remote(self) -> bool:
@@ -35,7 +36,13 @@ class TimedStep(Generic[S]):
         self._entry_bytes = experiment.geometry.entry_bytes
         self._selected: list[float] = batch.selected().tolist()  # [L]
         self._left = batch.incomplete
-        self._timer = StepTimer(experiment.cost, self._runtime.now, batch.reached, len(batch))
+        self.start_s = self._runtime.now
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin from the start, with nothing done yet."""
+        cost, batch = self._node.experiment.cost, self._batch
+        self._timer = StepTimer(cost, self.start_s, batch.reached, len(batch))
         self._attended: dict[int, float] = {}  # where less than what is selected is attended
         self._remote_entries = self._local_entries = 0.0
         self._num_messages = 0
@@ -160,16 +167,21 @@ class TimedStep(Generic[S]):
         if not peers:
             return []
         fetch_id, split.awaited = replies.expect(set(peers))
+        return self._fetches(split.layer, fetch_id, peers)
+
+    def _fetches(
+        self, layer: int, fetch_id: int, peers: Mapping[int, list[Rows]]
+    ) -> list[tuple[int, Fetch]]:
         self._num_messages += len(peers)
         self._remote_entries += sum(row.entries for rows in peers.values() for row in rows)
-        return [(peer, Fetch(fetch_id, split.layer, tuple(rows))) for peer, rows in peers.items()]
+        return [(peer, Fetch(fetch_id, layer, tuple(rows))) for peer, rows in peers.items()]
 
     async def fetched(self, split: TimedSplit) -> None:
         """Wait for the replies."""
         if split.awaited is not None:
             await split.awaited.event.wait()
             now = self._runtime.now
-            self._timer.replied(now, split.awaited.interference_s(now))
+            self._timer.replied(now, interference_s(split.awaited.alone, now))
 
     def attend(self, layer: int) -> Awaitable[Any]:
         """Attention over what the layer has selected."""
@@ -188,6 +200,7 @@ class TimedStep(Generic[S]):
     def close(self) -> None:
         """Report the iteration."""
         node, now = self._node, self._runtime.now
+        node.settle()
         self.append_tokens()
         landed, node.landed_bytes = node.landed_bytes, dict.fromkeys(node.landed_bytes, 0.0)
         row = IterationRow(

@@ -8,7 +8,7 @@ from smartgen.nodes.timed_decode import TimedDecodeNode
 from smartgen.nodes.timed_prefill import TimedPrefillNode
 from smartgen.sim import SimBackend
 
-WORLDS = {"sim": SimBackend(), "emu": EmuBackend(memory_gib=1.0)}
+WORLDS = {"sim": SimBackend(fold=False), "emu": EmuBackend(memory_gib=1.0)}
 
 SIX = (
     "workload.requests=6",

@@ -27,7 +27,7 @@ def decisions_and_times(outcome):
 def worlds_agree(tiny):
     """Runs the simulator as it is, then the emulator with whatever a test plants."""
     experiment = tiny("network.gbps=0.01", "record.decisions=true")
-    decisions, ends = decisions_and_times(SimBackend().run(experiment))
+    decisions, ends = decisions_and_times(SimBackend(fold=False).run(experiment))
 
     def compare():
         emulated, emulated_ends = decisions_and_times(EmuBackend(memory_gib=1.0).run(experiment))
@@ -181,7 +181,7 @@ def assert_nothing_crosses_by_reference(sent, received):
     assert not {id(message) for message in sent} & {id(message) for message in received}
 
 
-BACKENDS = [SimBackend(), EmuBackend(memory_gib=1.0)]
+BACKENDS = [SimBackend(fold=False), EmuBackend(memory_gib=1.0)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=["sim", "emu"])

@@ -26,7 +26,7 @@ SCHEMES = (
 
 
 def both(experiment):
-    return SimBackend().run(experiment), EmuBackend(memory_gib=1.0).run(experiment)
+    return SimBackend(fold=False).run(experiment), EmuBackend(memory_gib=1.0).run(experiment)
 
 
 def times(outcome):
