@@ -216,8 +216,8 @@ def _report_command(begun: "Started") -> None:
 
 def _write_summary(runs: "list[Run]", path: Path) -> None:
     """What differs between points, and their metrics, as a table for other programs."""
+    from smartgen.metrics.compare import summary_csv_rows
     from smartgen.metrics.labels import differences
-    from smartgen.metrics.summary import summary_csv_rows
 
     differing = differences(runs)
     rows = [
@@ -233,8 +233,8 @@ def _write_summary(runs: "list[Run]", path: Path) -> None:
 
 def _report(runs: "list[Run]", folder: Path, figures: list[str]) -> None:
     """Print the table of runs and draw figures into a folder."""
+    from smartgen.metrics.compare import comparison_table
     from smartgen.metrics.labels import labels
-    from smartgen.metrics.summary import comparison_table
 
     rows = [(label, run.metrics) for label, run in zip(labels(runs), runs, strict=True)]
     sys.stdout.write(comparison_table(rows) + "\n")

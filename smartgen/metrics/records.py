@@ -161,20 +161,23 @@ class Recorder:
 
 
 def merge(recorders: list[Recorder]) -> Recorder:
-    """One recorder for a run: rows of a request that several nodes reported become one."""
+    """One recorder for a run: rows of a request that several nodes reported become one.
+
+    Transfers are in order of posting; tokens are in no order yet, there may be millions.
+    """
     merged = Recorder()
+    names = [column.name for column in fields(RequestRow)]
     for recorder in recorders:
         for row in recorder.requests.values():
             target = merged.request(row.request_id)
-            for column in fields(row):
-                value = getattr(row, column.name)
+            for name in names:
+                value = getattr(row, name)
                 if value is not None:
-                    setattr(target, column.name, value)
+                    setattr(target, name, value)
         merged.tokens += recorder.tokens
         merged.iterations += recorder.iterations
         merged.transfers += recorder.transfers
         merged.decisions += recorder.decisions
         merged.acts += recorder.acts
-    merged.tokens.sort(key=lambda row: (row.request_id, row.token))
     merged.transfers.sort(key=lambda row: (row.posted_s, row.end_s, row.request_id))
     return merged

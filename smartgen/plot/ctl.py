@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from smartgen.metrics.store import Run
-from smartgen.metrics.summary import mean_gaps
+from smartgen.metrics.tokens import mean_gaps
 from smartgen.plot.style import COLUMN_INCHES, canvas, legend_above, log_ms, looks, marked
 
 STALL_RATIO = 2.0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from smartgen.metrics.store import Run
-from smartgen.metrics.summary import mean_gaps
+from smartgen.metrics.tokens import mean_gaps
 from smartgen.plot.style import COLUMN_INCHES, canvas, legend_above, log_ms, looks, marked
 
 
