@@ -40,7 +40,7 @@ networks:      {network}
 selectors:     {selector}
 selection:     {selection}
 workloads:     {workload}
-kinds of plot: ctl bars gaps stalls
+kinds of plot: ctl bars gaps stalls cdf load rate needs
 
 Every key and its default: smartgen --cfg job. Results go to results/; the same sweep command
 continues where it was interrupted.

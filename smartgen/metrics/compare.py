@@ -100,7 +100,7 @@ def _open_columns() -> list[Column]:
         Column("NIC %", partial(_most_percent, "nic")),
         Column("pool %", partial(_most_percent, "pool")),
         Column("batch", lambda metrics: _short(_largest_batch(metrics))),
-        Column("on-demand %", lambda metrics: _percent(metrics["on_demand_ratio"], ".1f")),
+        Column("fetched %", lambda metrics: _percent(metrics["on_demand_ratio"], ".1f")),
     ]
 
 

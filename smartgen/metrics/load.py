@@ -8,12 +8,12 @@ import numpy.typing as npt
 
 from smartgen.cluster import links
 from smartgen.experiment import Experiment
+from smartgen.metrics.columns import Numbers, equals, floats
 from smartgen.metrics.tables import PURPOSES, Tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Numbers = npt.NDArray[np.float64]
 Shares = dict[str, float | None]
 """A node's or link's name to its share; null where nothing limits it, or nothing was noted."""
 
@@ -125,7 +125,7 @@ class Load:
     def _gpus(self) -> Shares:
         """A prefill GPU works from a request's start to its first token, or to its end without."""
         starts_s, firsts_s, ends_s = (
-            _column(self._tables.requests, name)
+            floats(self._tables.requests, name)
             for name in ("prefill_start_s", "first_token_s", "finish_s")
         )
         ends_s = np.where(np.isnan(firsts_s), ends_s, firsts_s)
@@ -147,11 +147,11 @@ class Load:
 
     def _iteration_times(self) -> tuple[Numbers, Numbers]:
         iterations = self._tables.iterations
-        return _column(iterations, "start_s"), _column(iterations, "end_s")
+        return floats(iterations, "start_s"), floats(iterations, "end_s")
 
     def _batches(self) -> dict[str, Steps]:
         starts_s, ends_s = self._iteration_times()
-        sizes = _column(self._tables.iterations, "batch_size")
+        sizes = floats(self._tables.iterations, "batch_size")
         return {
             name: Steps(starts_s[mine], ends_s[mine], sizes[mine])
             for name, mine in self._iterations.items()
@@ -170,8 +170,8 @@ class Load:
     def _held(
         self, taken: str, given_back: str, tokens: Numbers, nodes: Mapping[str, npt.NDArray[Any]]
     ) -> dict[str, Steps | None]:
-        starts_s = _column(self._tables.requests, taken)
-        ends_s = _column(self._tables.requests, given_back)
+        starts_s = floats(self._tables.requests, taken)
+        ends_s = floats(self._tables.requests, given_back)
         if np.isnan(starts_s).all() or np.isnan(ends_s).all():  # the backend does not note it
             return dict.fromkeys(nodes)
         ends_s = np.where(np.isnan(ends_s), self._makespan_s, ends_s)
@@ -204,14 +204,14 @@ class Load:
         edges_s = np.linspace(start_s, end_s, 5)
         _, second, _, last = self.in_system.means(edges_s)
         centre_s, quarter_s = (edges_s[1] + edges_s[2]) / 2, edges_s[1] - start_s
-        arrivals = _column(self._tables.requests, "arrival_s")
+        arrivals = floats(self._tables.requests, "arrival_s")
         came = np.count_nonzero((arrivals > centre_s) & (arrivals <= centre_s + 2 * quarter_s))
         return bool(came and last - second >= GROWTH_RATIO * came)
 
 
 def requests_in_system(requests: "pa.Table", makespan_s: float) -> Steps:
     """How many requests had arrived and had not come to an end."""
-    arrivals_s, ends_s = _column(requests, "arrival_s"), _column(requests, "finish_s")
+    arrivals_s, ends_s = floats(requests, "arrival_s"), floats(requests, "finish_s")
     return Steps(arrivals_s, np.where(np.isnan(ends_s), makespan_s, ends_s))
 
 
@@ -224,10 +224,10 @@ def bytes_ratio(
     """
     cluster = experiment.cluster
     rates = links(experiment.network, cluster)
-    sizes = np.nansum([_column(requests, f"{purpose}_bytes") for purpose in PURPOSES], axis=0)
+    sizes = np.nansum([floats(requests, f"{purpose}_bytes") for purpose in PURPOSES], axis=0)
     crossed = dict.fromkeys(rates, 0.0)
     for number in range(cluster.prefill_nodes):
-        mine = _rows_by(requests, "prefill_node", [f"prefill{number}"])[f"prefill{number}"]
+        mine = equals(requests, "prefill_node", f"prefill{number}")
         crossed[cluster.host_of(number)] += float(sizes[mine].sum())
     nodes = [f"decode{number}" for number in range(cluster.decode_nodes)]
     for name, mine in _rows_by(requests, "decode_node", nodes).items():
@@ -242,10 +242,4 @@ def _rows_by(
     table: "pa.Table", column: str, names: Sequence[str]
 ) -> dict[str, npt.NDArray[np.bool_]]:
     """Which rows are each node's."""
-    nodes = np.array(table.column(column).to_pylist(), object)
-    return {name: nodes == name for name in names}
-
-
-def _column(table: "pa.Table", name: str) -> Numbers:
-    """A column as floats; null is NaN."""
-    return np.asarray(table.column(name).to_numpy(), np.float64)
+    return {name: equals(table, column, name) for name in names}

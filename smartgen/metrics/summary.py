@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smartgen.experiment import Experiment, Targets
+from smartgen.metrics.columns import equals, floats
 from smartgen.metrics.load import Load, bytes_ratio
 from smartgen.metrics.tables import PURPOSES, SCHEMA_VERSION, Tables
 from smartgen.metrics.tokens import cumulative_token_latency
@@ -70,9 +71,9 @@ def _attained(requests: "pa.Table", targets: Targets) -> float | None:
     limits = {name: limit for name, limit in vars(targets).items() if limit is not None}
     if not limits:
         return None
-    good = np.array(requests.column("status").to_pylist(), object) == "finished"
+    good = equals(requests, "status", "finished")
     for name, limit in limits.items():
-        good = good & ~(np.asarray(requests.column(name).to_numpy(), np.float64) > limit)
+        good = good & ~(floats(requests, name) > limit)
     return float(good.mean())
 
 
@@ -88,8 +89,8 @@ def _ratio(part: float, whole: float) -> float | None:
 
 def _distribution(requests: "pa.Table", column: str) -> dict[str, float | None]:
     """Mean and percentiles over finished requests that have a value."""
-    finished = np.array(requests.column("status").to_pylist(), object) == "finished"
-    values = np.asarray(requests.column(column).to_numpy(), np.float64)
+    finished = equals(requests, "status", "finished")
+    values = floats(requests, column)
     values = values[finished & ~np.isnan(values)]
     names = [f"p{percent}" for percent in PERCENTILES]
     if not len(values):

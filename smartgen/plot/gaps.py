@@ -5,7 +5,8 @@ from pathlib import Path
 
 from smartgen.metrics.store import Run
 from smartgen.metrics.tokens import mean_gaps
-from smartgen.plot.style import COLUMN_INCHES, canvas, legend_above, log_ms, looks, marked
+from smartgen.plot.ctl import well_known
+from smartgen.plot.style import COLUMN_INCHES, canvas, legend_above, log_axis, looks, marked
 
 
 def draw(runs: Sequence[Run], path: Path) -> None:
@@ -18,10 +19,10 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     with canvas(path, COLUMN_INCHES, 2.0) as figure:
         axes = figure.subplots()
         for number, (run, look) in enumerate(zip(runs, looks(runs), strict=True)):
-            gaps_ms = [gap_s * 1e3 for gap_s in mean_gaps(run.tokens)]
+            gaps_ms = mean_gaps(run.tokens)[: well_known(run)] * 1e3
             tokens = range(2, 2 + len(gaps_ms))
             axes.plot(tokens, gaps_ms, markevery=marked(number, len(gaps_ms)), **look.line())
-        log_ms(axes)
+        log_axis(axes)
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("token")
