@@ -21,7 +21,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     """
     end_s = max(run.metrics["makespan_s"] for run in runs) or 1.0
     edges_s = np.linspace(0.0, end_s, _BINS + 1)
-    panels = {"requests in the system": _in_system, "requests in batches": _in_batches}
+    panels = {"in the system": _in_system, "in batches": _in_batches}
     if all(run.transfers is not None for run in runs):
         panels["received (Gbps)"] = _received
     with canvas(path, PAGE_INCHES, 0.4 + 1.2 * len(panels)) as figure:

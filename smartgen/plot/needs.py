@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +35,8 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         axes = figure.subplots()
         label = f"wanted: {WANTED:.0%} (between points: linear)"
         axes.axhline(WANTED * 100, color=GUIDE, linewidth=0.8, linestyle=(0, (1, 1)), label=label)
-        for line in found.lines:
-            _draw_line(axes, line)
+        for number, line in enumerate(found.lines):
+            _draw_line(axes, line, number)
         explain_saturated(axes, runs)
         axes.set_ylim(-4, 106)
         axes.set_xlabel(found.axis)
@@ -44,17 +44,16 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         legend_above(figure)
 
 
-def _draw_line(axes: "Axes", line: Line) -> None:
+def _draw_line(axes: "Axes", line: Line, number: int) -> None:
     share = line.values(lambda metrics: metrics["attained_ratio"])
     told, at = needed(line.x, share)
     line.draw(axes, share * 100, line.dashes, f"{line.label}: {told}")
     if at is not None:
         axes.plot([at, at], [-4, WANTED * 100], color=line.color, linewidth=0.7, linestyle=":")
         axes.plot(at, WANTED * 100, color=line.color, marker="|", markersize=9, markeredgewidth=1.5)
-        axes.annotate(
-            f"{at:.3g}", (at, 0), (2, 1), textcoords="offset points", color=line.color,
-            fontsize=6.5, rotation=90, va="bottom",
-        )  # fmt: skip
+        place = (at, 2 + 14 * number % 70)
+        offset: dict[str, Any] = {"xytext": (2, 0), "textcoords": "offset points"}
+        axes.annotate(f"{at:.3g}", place, color=line.color, fontsize=6.5, **offset)
 
 
 def needed(

@@ -262,7 +262,7 @@ def name_ticks(figure: "Figure", names: Sequence[str]) -> None:
 
 def log_axis(axes: "Axes", which: Literal["x", "y"] = "y") -> None:
     """A logarithmic axis with plain numbers; call it when all data are drawn."""
-    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis = axes.yaxis if which == "y" else axes.xaxis
     if not _has_data(axes):
@@ -277,10 +277,8 @@ def log_axis(axes: "Axes", which: Literal["x", "y"] = "y") -> None:
     if which == "x":  # numbers stand side by side and need more room
         steps = {0.5: (1, 1.5, 2, 3, 4, 5, 7), 1.0: (1, 2, 5), 2.0: (1, 3)}
     subs = next((subs for limit, subs in steps.items() if decades < limit), (1,))
-    formatter = ScalarFormatter()
-    formatter.set_scientific(False)
     axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter(formatter)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
