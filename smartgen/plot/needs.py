@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WANTED = 0.9
-"""The share of requests that should keep every target."""
+"""The share of requests that should keep every target, as planners usually ask for."""
 
 
 def draw(runs: Sequence[Run], path: Path) -> None:
