@@ -15,7 +15,9 @@ from smartgen.experiment import Experiment
 from smartgen.kv import LOCAL, PADDED, REMOTE
 from smartgen.kv.geometry import Int
 from smartgen.metrics.records import Recorder
-from smartgen.nodes.timed_decode import Slot, TimedDecodeNode
+from smartgen.nodes.meter import Meter
+from smartgen.nodes.slot import Slot
+from smartgen.nodes.timed_decode import TimedDecodeNode
 from smartgen.nodes.timed_prefill import Pages, TimedPrefillNode, WaitingRuntime, Write
 from smartgen.workload import Request
 
@@ -37,15 +39,15 @@ class EmuPrefillNode(TimedPrefillNode):
         experiment: Experiment,
         number: int,
         shaper: Shaper[Write],
-        land: Land[Write],
+        lands: Sequence[Land[Write]],
         recorder: Recorder,
     ) -> None:
-        super().__init__(runtime, experiment, number, shaper, land, recorder)
+        super().__init__(runtime, experiment, number, shaper, lands, recorder)
         self._entries: dict[int, Bytes] = {}
 
-    def reserve(self, assign: Assign) -> None:
+    def open(self, assign: Assign, peer: int) -> None:
         """Take pages."""
-        super().reserve(assign)
+        super().open(assign, peer)
         geometry = self._geometry
         shape = (geometry.num_layers, assign.prompt_tokens, geometry.num_kv_heads)
         self._entries[assign.request_id] = np.zeros((*shape, geometry.row_bytes), dtype=np.uint8)
@@ -99,10 +101,12 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
         self,
         runtime: WaitingRuntime,
         experiment: Experiment,
+        number: int,
         shaper: Shaper[Write],
+        meter: Meter,
         recorder: Recorder,
     ) -> None:
-        super().__init__(runtime, experiment, shaper, recorder)
+        super().__init__(runtime, experiment, number, shaper, meter, recorder)
         capacity = experiment.cluster.decode_pool_tokens
         if capacity is None:
             requests = experiment.requests
@@ -118,7 +122,7 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
         status = np.full((self.experiment.geometry.num_layers, num_tokens), PADDED, dtype=np.int8)
         status[:, : slot.request.prompt_tokens] = REMOTE
         pages = self.pool.take(num_tokens)
-        return EmuSlot(
+        opened = EmuSlot(
             slot.number,
             slot.request,
             slot.peer,
@@ -128,6 +132,18 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
             pages=pages,
             status=status,
         )
+        self._hold(opened)
+        return opened
+
+    def _hold(self, slot: EmuSlot) -> None:
+        """What is held of the prompt is copied within this node, and is local from the start."""
+        bounds = self.experiment.geometry.bounds(slot.request.prompt_tokens)
+        num_tokens = int(bounds[bounds <= slot.request.held_tokens][-1])
+        tokens = np.arange(num_tokens, dtype=np.int64)
+        for layer in range(len(slot.status)):
+            entries = pattern(self.experiment.geometry, slot.request.request_id, layer, tokens)
+            self.pool.entries[layer, slot.pages[:num_tokens]] = entries
+            slot.status[layer, :num_tokens] = LOCAL
 
     def release(self, slot: int) -> None:
         """Give the pages back to the pool."""
@@ -156,9 +172,9 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
         for slot, rows in zip(write.parcel.slots, write.payload, strict=True):
             waiting.receive(slot, rows)
 
-    def step(self, batch: Sequence[EmuSlot], steps: Sequence[int], number: int) -> EmuStep:
+    def step(self) -> EmuStep:
         """Make an iteration."""
-        return EmuStep(self, batch, steps, number)
+        return EmuStep(self)
 
     def _ranges(self, bounds: Int, blocks: Int) -> list[tuple[int, int, int]]:
         per_layer = self.experiment.geometry.blocks_per_layer

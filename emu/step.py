@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -54,11 +53,11 @@ class EmuStep(TimedStep["EmuSlot"]):
 
     _node: EmuDecodeNode
 
-    def __init__(
-        self, node: EmuDecodeNode, slots: Sequence[EmuSlot], steps: Sequence[int], number: int
-    ) -> None:
-        super().__init__(node, slots, steps, number)
+    def __init__(self, node: EmuDecodeNode) -> None:
+        super().__init__(node)
         self._geometry = node.experiment.geometry
+        self._slots = node.batch.slots
+        self._generated = [node.batch.generated(slot) for slot in self._slots]
 
     # -- selection and split
 
@@ -101,8 +100,9 @@ class EmuStep(TimedStep["EmuSlot"]):
     def _index(self, layer: int) -> list[Int]:
         """Selected tokens of every row: each head takes its own tokens of a block cut short."""
         rows = []
-        for slot, step, new in zip(self._slots, self._steps, self._generated, strict=True):
+        for slot, new in zip(self._slots, self._generated, strict=True):
             draw, prompt_tokens = slot.draw, slot.request.prompt_tokens
+            step = self._batch.step_of(slot)
             assert isinstance(draw, BlockDraw)
             counts = draw.counts(step)[layer]
             selected = int(draw.selected_at(new)[layer]) - int(draw.selected[layer])

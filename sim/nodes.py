@@ -1,9 +1,8 @@
 """Simulated nodes: the timed nodes at block resolution. Nothing moves but counts."""
 
-from collections.abc import Sequence
-
 from smartgen.engine.messages import Rows
-from smartgen.nodes.timed_decode import Slot, TimedDecodeNode
+from smartgen.nodes.slot import Slot
+from smartgen.nodes.timed_decode import TimedDecodeNode
 from smartgen.nodes.timed_prefill import TimedPrefillNode
 from smartgen.nodes.timed_step import TimedStep
 
@@ -18,9 +17,9 @@ class SimStep(TimedStep[Slot]):
     def remote_rows(self, layer: int) -> list[tuple[int, Rows]]:
         """Draw what each request selects in the layer and count what of it is remote."""
         found = []
-        for slot, step in zip(self._slots, self._steps, strict=True):
+        for slot in self._left:
             if slot.mask.num_left and not slot.landings.flushed:
-                entries = slot.draw.remote(step, layer, slot.mask)
+                entries = slot.draw.remote(self._batch.step_of(slot), layer, slot.mask)
                 if entries > 0:
                     found.append((slot.peer, Rows(slot.request.request_id, slot.number, entries)))
         return found
@@ -33,6 +32,6 @@ class SimDecodeNode(TimedDecodeNode[Slot]):
         """The books are all there is."""
         return slot
 
-    def step(self, batch: Sequence[Slot], steps: Sequence[int], number: int) -> SimStep:
+    def step(self) -> SimStep:
         """Make an iteration."""
-        return SimStep(self, batch, steps, number)
+        return SimStep(self)

@@ -13,7 +13,7 @@ import numpy as np
 
 from smartgen.cluster import Cluster
 from smartgen.cost import Cost, Gpu, Host, Network
-from smartgen.cost.budget import Budget
+from smartgen.cost.budget import Budget, expected_share
 from smartgen.cost.recursion import ClosedBatch
 from smartgen.engine.messages import Assign
 from smartgen.errors import SmartGenError, count, one_of, positive, truth
@@ -188,6 +188,20 @@ class Experiment:
             self.cluster,
         )
 
+    @cached_property
+    def link_share(self) -> float:
+        """The share of a decoding node's link that a prefill's pushes may expect to get."""
+        if self.window_s is None:
+            return 1.0
+        busy_s = sum(
+            self.cost.prefill_s(request.prompt_tokens, request.cached_tokens)
+            for request in self.requests
+        )
+        cluster, (first_s, last_s) = self.cluster, self.window_s
+        return expected_share(
+            busy_s / (last_s - first_s), cluster.prefill_nodes, cluster.decode_nodes
+        )
+
     def draw(self, request_id: int, prompt_tokens: int) -> Draw:
         """The selections of one request."""
         geometry, selector, reuse = self.geometry, self.selector, self.policy.reuse
@@ -211,11 +225,15 @@ class Experiment:
         nodes = self.cluster.prefill_nodes
         one_of("mask_update in the recursion", self.mask_update, ("iteration",))
         one_of("network.discipline in the recursion", self.network.discipline, ("fifo",))
-        beside = (self.workload.abort_s, self.cluster.lost_s, self.cluster.decode_pool_tokens)
-        if any(beside):
+        cluster = self.cluster
+        for name in ("lost_s", "decode_pool_tokens", "prefill_pool_tokens", "decode_batch"):
+            if getattr(cluster, name):
+                raise SmartGenError(f"the recursion knows no cluster.{name}")
+        if self.workload.abort_s:
+            raise SmartGenError("the recursion knows no workload.abort_s")
+        if cluster.decode_nodes > 1:
             raise SmartGenError(
-                "the recursion knows no workload.abort_s, cluster.lost_s or "
-                "cluster.decode_pool_tokens"
+                f"cluster.decode_nodes={cluster.decode_nodes} must be 1 for the recursion"
             )
         if self.network.sender_bytes_per_s < self.network.receiver_bytes_per_s:
             raise SmartGenError(
@@ -253,36 +271,48 @@ class Outcome:
 class Planner:
     """Plans of requests, derived from the experiment alone."""
 
+    _MOST_PLANS = 32
+
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self._common: Int | None = None
         self._plans: dict[int, Plan] = {}
 
     def plans_of(self, requests: Sequence[Request]) -> list[Plan]:
-        """Plans of requests that arrive together."""
-        planned = self._experiment.budget.planned_blocks(requests)
-        return [
-            self._plan(r.request_id, r.prompt_tokens, r.output_tokens, planned) for r in requests
-        ]
+        """Plans of requests that arrive together; only a closed batch's share one budget."""
+        experiment, budget = self._experiment, self._experiment.budget
+        if experiment.workload.closed:
+            planned = budget.planned_blocks(requests)
+            return [self._plan(request, planned) for request in requests]
+        share = experiment.link_share
+        return [self._plan(r, budget.planned_blocks([r], share)) for r in requests]
 
     def plan_of(self, assign: Assign) -> Plan:
         """The same plan, from what the assignment says."""
-        return self._plan(
-            assign.request_id, assign.prompt_tokens, assign.output_tokens, assign.num_planned
-        )
+        return self._plan(assign, assign.num_planned)
 
-    def _plan(self, request_id: int, prompt_tokens: int, output_tokens: int, planned: int) -> Plan:
+    def _plan(self, asked: Request | Assign, planned: int) -> Plan:
         experiment = self._experiment
+        shape = (experiment.blocks_per_layer, experiment.geometry.num_layers)
         if experiment.policy.order in ("random", "optimal"):
-            order = self._order(request_id, prompt_tokens, output_tokens)
-            return Plan(order, planned, experiment.blocks_per_layer)
-        if self._common is None:
-            self._common = self._order(request_id, prompt_tokens, output_tokens)
+            order = self._order(asked)
+        else:
+            if self._common is None:
+                self._common = self._order(asked)
+            order = self._common
+        if asked.held_tokens:
+            held = experiment.geometry.is_held(asked.prompt_tokens, asked.held_tokens)
+            order = order[~held[order]]
+            return Plan(order, min(planned, len(order)), *shape)
+        if order is not self._common:
+            return Plan(order, planned, *shape)
         if planned not in self._plans:
-            self._plans[planned] = Plan(self._common, planned, experiment.blocks_per_layer)
+            if len(self._plans) == self._MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
+            self._plans[planned] = Plan(order, planned, *shape)
         return self._plans[planned]
 
-    def _order(self, request_id: int, prompt_tokens: int, output_tokens: int) -> Int:
+    def _order(self, asked: Request | Assign) -> Int:
         experiment = self._experiment
         geometry = experiment.geometry
         importance = np.zeros((geometry.num_layers, geometry.blocks_per_layer))
@@ -293,10 +323,10 @@ class Planner:
         elif policy.order == "profile":
             importance = self._profile(experiment.selection).importance
         elif policy.order == "optimal":
-            oracle = experiment.draw(request_id, prompt_tokens)
+            oracle = experiment.draw(asked.request_id, asked.prompt_tokens)
             assert isinstance(oracle, BlockDraw)
-            importance = oracle.frequency(max(1, output_tokens - 1))
-        rng = np.random.default_rng([experiment.seed, 3, request_id])
+            importance = oracle.frequency(max(1, asked.output_tokens - 1))
+        rng = np.random.default_rng([experiment.seed, 3, asked.request_id])
         return order_blocks(policy, geometry, importance, rng)
 
     def _profile(self, selection: BlockSelection) -> Profile:

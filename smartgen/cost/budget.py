@@ -63,8 +63,8 @@ class Budget:
         hosts = -(-nodes // self.cluster.gpus_per_host)
         return min(self.network.receiver_bytes_per_s, hosts * self.network.sender_bytes_per_s)
 
-    def planned_blocks(self, requests: Sequence[Request]) -> int:
-        """K_r of each request of this batch."""
+    def planned_blocks(self, requests: Sequence[Request], link_share: float = 1.0) -> int:
+        """K_r of each request of this batch, which gets a share of the network."""
         batch = list(requests)
         if self.policy.budget_source == "frozen":
             typical = sorted(batch, key=lambda r: r.prompt_tokens)[len(batch) // 2]
@@ -73,6 +73,19 @@ class Budget:
             self.policy,
             self.geometry,
             self.prefill_s(batch),
-            self.transfer_s(batch),
-            self.metadata_s(batch),
+            self.transfer_s(batch) / link_share,
+            self.metadata_s(batch) / link_share,
         )
+
+
+def expected_share(prefills: float, prefill_nodes: int, decode_nodes: int) -> float:
+    """Return the share of a decoding node's link that the pushes of one prefill may expect.
+
+    Where requests come one by one there is no batch to take T_t of. A request's own transfer gets
+    the whole link less what others push to the same decoding node meanwhile. prefills: how many
+    run at a time on average (the offered load); each of the other nodes is busy for that share of
+    the time, and pushes to this link as often as to any. On an unloaded system the share is 1, and
+    K_r that of a closed batch of one.
+    """
+    busy = min(1.0, prefills / prefill_nodes)
+    return 1.0 / (1.0 + busy * (prefill_nodes - 1) / decode_nodes)

@@ -17,7 +17,7 @@ import numpy as np
 from smartgen.cost.cards import Network
 from smartgen.cost.cost import Cost
 from smartgen.kv import Geometry
-from smartgen.policy import Plan, Policy, Progress, speculate
+from smartgen.policy import Plan, Policy, speculate
 from smartgen.workload import Request
 
 
@@ -103,7 +103,7 @@ class _Recursion:
         self.layers = batch.geometry.num_layers
         self.dense = cost.dense_layers
         self.busy_s = 0.0
-        self.progress = [Progress(plan.num_planned) for plan in batch.plans]
+        self.posted = [plan.num_planned for plan in batch.plans]
         self.landed = [plan.num_planned for plan in batch.plans]
         self.flying: list[tuple[float, float, int, int]] = []  # start, end, request, blocks
         self.sizes: dict[tuple[int, Plan], list[float]] = {}
@@ -234,7 +234,7 @@ class _Recursion:
             now = self._lanes(max(now, self.done_s[0]) + acts.select_s, 0, acts)
         for layer in range(layers):
             following = (layer + 1) % layers
-            self._announce_idle(now, step)
+            self._announce_idle(now, step, layer)
             now += cost.launch_s + cost.project_s
             attend_s = acts.attend_dense_s if layer < self.dense else acts.attend_s
             landed_s = self.done_s[following]
@@ -256,7 +256,7 @@ class _Recursion:
     def _plain(self, now: float, step: int, acts: _Acts) -> float:
         cost = self.batch.cost
         for layer in range(self.layers):
-            self._announce_idle(now, step)
+            self._announce_idle(now, step, layer)
             now += cost.launch_s + cost.project_s
             now = max(now, self.done_s[layer]) + acts.select_s
             now = self._lanes(now, layer, acts)
@@ -296,7 +296,7 @@ class _Recursion:
 
     # -- speculation
 
-    def _announce_idle(self, now: float, step: int) -> None:
+    def _announce_idle(self, now: float, step: int, layer: int) -> None:
         batch = self.batch
         if not batch.policy.announces_idle(step):
             return
@@ -305,12 +305,13 @@ class _Recursion:
             plan = batch.plans[i]
             if self.landed[i] == len(plan.order) or posted_s < self.plan_done_s[i]:
                 continue
-            before = self.progress[i].posted
-            blocks, self.progress[i] = speculate(batch.policy, plan, self.progress[i])
+            before = self.posted[i]
+            blocks = speculate(batch.policy, plan, before, step, layer)
             if not len(blocks):
                 continue
+            self.posted[i] = before + len(blocks)
             sizes = self._cumulated_sizes(i)
-            size = sizes[before + len(blocks)] - sizes[before]
+            size = sizes[self.posted[i]] - sizes[before]
             start_s = max(self.busy_s, posted_s)
             self.busy_s = start_s + size / self.rate
             self.flying.append((start_s, self.busy_s, i, len(blocks)))

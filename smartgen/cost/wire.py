@@ -13,6 +13,7 @@ Disciplines, at each receiving link:
 from bisect import insort
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from heapq import merge
 
 INFINITY = float("inf")
 
@@ -68,7 +69,10 @@ class Wire:
         self._rates = dict(rates)
         self._queues: dict[tuple[str, str], list[Flow]] = {}
         self._active: list[Flow] = []
-        self._is_full = False  # fifo: whether the flows being served fill the receiving link
+        self._full: set[str] = set()  # in order: receivers at which nothing more could move
+        self._senders: set[str] = set()
+        self._receivers: set[str] = set()
+        self._senders_never_limit = True
         self.next_end_s = INFINITY
         """When the next flow ends if nothing else is posted."""
 
@@ -77,12 +81,21 @@ class Wire:
         flow.posted_s = flow._since_s = now
         flow._remaining = flow.size
         flow._rank = 1 if self._discipline == "priority" and not flow.urgent else 0
+        if flow.source not in self._senders or flow.destination not in self._receivers:
+            self._meet(flow)
         queue = self._queues.setdefault(self._queue_of(flow), [])
         # posted at the same instant, the key decides, unless the other has begun to move
         begun = queue and queue[0].started_s < now and queue[0]._rank <= flow._rank
         insort(queue, flow, lo=1 if begun else 0)
-        if queue[0] is flow or not self._is_full:
+        if queue[0] is flow or flow.destination not in self._full:
             self._replan(now)
+
+    def _meet(self, flow: Flow) -> None:
+        """Note new links, and whether a sender could ever be slower than all receivers together."""
+        self._senders.add(flow.source)
+        self._receivers.add(flow.destination)
+        slowest = min(self._rates[link] for link in self._senders)
+        self._senders_never_limit = slowest >= sum(self._rates[link] for link in self._receivers)
 
     def advance(self, now: float) -> list[Flow]:
         """Let time pass; return the flows that ended, in order of their end."""
@@ -135,31 +148,28 @@ class Wire:
     def _serve_in_order(self) -> list[tuple[Flow, float]]:
         """Flows in order of posting, each with what those before it leave of its two links.
 
-        Where senders are at least as fast as the receiver, that is one flow at a time.
+        Where senders are at least as fast as all receivers, that is one flow at a time for each.
         """
+        queues = [queue for queue in self._queues.values() if queue]
+        open_links = {queue[0].destination for queue in queues}
+        if self._senders_never_limit:
+            self._full = open_links
+            return [(queue[0], self._rates[queue[0].destination]) for queue in queues]
+        left: dict[str, float] = {}
+        self._full = set()
         served: list[tuple[Flow, float]] = []
-        self._is_full = True
-        if len(self._queues) == 1:  # the common case: one receiver, and the head fills its link
-            (queue,) = self._queues.values()
-            if not queue:
-                return served
-            receiver, sender = self._rates[queue[0].destination], self._rates[queue[0].source]
-            if sender >= receiver:
-                return [(queue[0], receiver)]
-        for (destination, _), queue in self._queues.items():
-            receiver_left = self._rates[destination]
-            senders_left: dict[str, float] = {}
-            for flow in queue:
-                sender_left = senders_left.get(flow.source, self._rates[flow.source])
-                rate = min(receiver_left, sender_left)
-                if rate > 0:
-                    served.append((flow, rate))
-                    receiver_left -= rate
-                    senders_left[flow.source] = sender_left - rate
-                if receiver_left <= 0:
-                    break
-            else:
-                self._is_full = False
+        for flow in merge(*queues):
+            receiver, sender = flow.destination, flow.source
+            receiver_left = left.get(receiver, self._rates[receiver])
+            sender_left = left.get(sender, self._rates[sender])
+            rate = min(receiver_left, sender_left)
+            if rate > 0:
+                served.append((flow, rate))
+                left[receiver], left[sender] = receiver_left - rate, sender_left - rate
+                if left[receiver] <= 0:
+                    self._full.add(receiver)
+                    if self._full == open_links:
+                        break
         return served
 
     def _share(self, flows: list[Flow]) -> list[float]:

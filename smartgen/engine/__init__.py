@@ -2,5 +2,6 @@
 
 from smartgen.engine.decode_role import DecodeRole
 from smartgen.engine.prefill_role import PrefillRole
+from smartgen.engine.router import Router
 
-__all__ = ["DecodeRole", "PrefillRole"]
+__all__ = ["DecodeRole", "PrefillRole", "Router"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from smartgen.engine.messages import (
     Abort,
@@ -18,7 +18,7 @@ from smartgen.engine.messages import (
     Release,
 )
 from smartgen.engine.pipeline import Pipeline
-from smartgen.engine.protocols import Arrivals, Channel, DecodeNode, Departures, Runtime, Step
+from smartgen.engine.protocols import Channel, DecodeNode, Runtime, Step
 from smartgen.metrics.records import Recorder
 from smartgen.policy import Plan, Policy
 from smartgen.workload import Request
@@ -27,6 +27,19 @@ PlansOf = Callable[[Sequence[Request]], Sequence[Plan]]
 """The plans of requests that arrive together; pure."""
 
 WAITING, ASSIGNED, READY, RUNNING, GONE = "waiting", "assigned", "ready", "running", "gone"
+
+
+class Front(Protocol):
+    """Who hands out requests, and wants to know how they fare."""
+
+    def handed_over(self, request_id: int) -> None:
+        """A request's prefill is done."""
+
+    def over(self, request_id: int, status: str) -> None:
+        """A request is finished, aborted or failed."""
+
+    def lost(self, peer: int) -> None:
+        """A prefill node is gone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,16 +52,21 @@ class _Serving:
     epoch: int
     slot: int | None = None
     state: str = WAITING
-    steps: int = 0
-    drained: bool = False
+    first_iteration: int = 0
+    released: bool = False  # its prefill node was told that it is not needed any more
+    drained: bool = False  # and has said that it writes no more, or cannot
+
+    @property
+    def request_id(self) -> int:
+        return self.request.request_id
 
 
 class DecodeRole:
-    """One decoding node and the channels to its prefill nodes.
+    """One decoding node and the channels to all prefill nodes.
 
-    Requests join at an iteration's boundary. An empty batch starts only when every assigned
-    request is ready or gone, which is what makes a closed batch closed; who still waits for room
-    in the pool is not assigned.
+    Requests join at an iteration's boundary, first come first served, most to a batch. Together:
+    an empty batch starts only when every assigned request is ready or gone, which is what makes a
+    closed batch closed; who still waits for room in the pool is not assigned.
     """
 
     def __init__(
@@ -56,33 +74,39 @@ class DecodeRole:
         runtime: Runtime,
         node: DecodeNode,
         channels: Sequence[Channel],
+        front: Front,
         policy: Policy,
         plans_of: PlansOf,
         looks_ahead: bool,
         num_layers: int,
+        together: bool,
+        most: int | None,
         recorder: Recorder,
     ) -> None:
         self._runtime, self._node, self._channels = runtime, node, channels
-        self._policy, self._plans_of, self._recorder = policy, plans_of, recorder
+        self._front, self._policy, self._plans_of = front, policy, plans_of
+        self._recorder, self._together, self._most = recorder, together, most
         self._pipeline = Pipeline(
             runtime, num_layers, looks_ahead, policy.lanes, self._announce, self._send_to
         )
         self._serving: dict[int, _Serving] = {}
-        self._batch: list[_Serving] = []
+        self._ready: list[_Serving] = []
+        self._batch: dict[int, _Serving] = {}  # by request, in order of joining
+        self._incomplete: list[_Serving] = []  # of the batch, those whose prefill node is needed
+        self._gone: list[_Serving] = []  # of the batch, those that have ended
+        self._last: dict[int, list[_Serving]] = {}  # who makes the last token in an iteration
         self._lost: set[int] = set()
-        self._num_arrived = 0
-        self._num_reserving = 0
-        self._arrivals_ended = False
+        self._num_accepted = self._num_reserving = self._num_assigned = 0
+        self._iteration = 0
+        self._ended = False
         self._changed = runtime.event()
         self._idle_groups: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
         self._scope = runtime.scope()
 
-    async def run(self, arrivals: Arrivals, departures: Departures) -> None:
-        """Serve everything that arrives; ends when all of it is finished or gone."""
+    async def run(self) -> None:
+        """Serve everything that is accepted; ends when all of it is over and no more will come."""
         for peer, channel in enumerate(self._channels):
             channel.listen(partial(self._hear, peer))
-        self._scope.spawn(self._arrive(arrivals))
-        self._scope.spawn(self._depart(departures))
         self._scope.spawn(self._decode())
         try:
             await self._scope.join()
@@ -91,33 +115,27 @@ class DecodeRole:
 
     # -- arrival, assignment, departure
 
-    async def _arrive(self, arrivals: Arrivals) -> None:
-        async for requests in arrivals:
-            self._assign_together(requests)
-        self._arrivals_ended = True
-        self._notice()
-
-    async def _depart(self, departures: Departures) -> None:
-        async for request_id in departures:
-            if request_id in self._serving:  # else it has finished already
-                self._drop(self._serving[request_id], "aborted")
-
-    def _assign_together(self, requests: Sequence[Request]) -> None:
-        plans = self._plans_of(requests)
-        for request, plan in zip(requests, plans, strict=True):
-            peer = self._next_peer()
-            serving = _Serving(request, plan, peer, epoch=self._num_arrived)
+    def accept(self, requests: Sequence[Request], peers: Sequence[int]) -> None:
+        """Serve requests that arrive together; peers[i] is the prefill node of requests[i]."""
+        group = []
+        for request, peer, plan in zip(requests, peers, self._plans_of(requests), strict=True):
+            self._num_accepted += 1
+            serving = _Serving(request, plan, peer, epoch=self._num_accepted)
             self._serving[request.request_id] = serving
             self._recorder.decide("plan", request.request_id, 0, 0, [plan.num_planned])
+            group.append(serving)
         self._num_reserving += 1
-        self._scope.spawn(self._assign([self._serving[r.request_id] for r in requests]))
+        self._scope.spawn(self._assign(group))
 
-    def _next_peer(self) -> int:
-        """Round robin over the prefill nodes that are not lost (over all, if none is left)."""
-        alive = [p for p in range(len(self._channels)) if p not in self._lost]
-        peers = alive or list(range(len(self._channels)))
-        self._num_arrived += 1
-        return peers[(self._num_arrived - 1) % len(peers)]
+    def leave(self, request_id: int) -> None:
+        """A request's client leaves."""
+        if request_id in self._serving:  # else it has finished already
+            self._drop(self._serving[request_id], "aborted")
+
+    def no_more(self) -> None:
+        """Nothing more will arrive."""
+        self._ended = True
+        self._notice()
 
     async def _assign(self, group: Iterable[_Serving]) -> None:
         for serving in group:
@@ -134,38 +152,58 @@ class DecodeRole:
                 serving.slot,
                 request.prompt_tokens,
                 request.cached_tokens,
+                request.held_tokens,
                 request.output_tokens,
                 serving.plan.num_planned,
             )
             self._channels[serving.peer].send(message)
-            serving.state = ASSIGNED
+            self._turn(serving, ASSIGNED)
         self._num_reserving -= 1
         self._notice()
+
+    def _turn(self, serving: _Serving, state: str) -> None:
+        """Change a request's state, and the counts that go with it."""
+        self._num_assigned += (state == ASSIGNED) - (serving.state == ASSIGNED)
+        if state == READY:
+            self._ready.append(serving)
+        elif serving.state == READY:
+            self._ready.remove(serving)
+        elif serving.state == RUNNING:
+            self._gone.append(serving)
+        serving.state = state
 
     def _drop(self, serving: _Serving, status: str) -> None:
         """A request ends early: nobody waits for its writers, but its pages do."""
         if serving.state == GONE:
             return
-        serving.state = GONE
-        self._node.finish(serving.request.request_id, status)
+        self._turn(serving, GONE)
+        self._end(serving, status)
         if serving.slot is not None:
             self._node.flush(serving.slot)
             if serving.peer in self._lost:  # whose queue pairs are flushed: nothing can follow
                 serving.drained = True
-            else:
-                request_id = serving.request.request_id
-                self._channels[serving.peer].send(Abort(request_id, serving.epoch))
-        self._free()
+            elif not serving.released:
+                self._channels[serving.peer].send(Abort(serving.request_id, serving.epoch))
+        self._free(serving)
 
     def _finish(self, serving: _Serving) -> None:
-        serving.state = GONE
-        self._node.finish(serving.request.request_id, "finished")
+        self._turn(serving, GONE)
+        self._end(serving, "finished")
         # speculative pushes may still be on their way: pages go when they have drained
+        self._release(serving)
+        self._free(serving)
+
+    def _end(self, serving: _Serving, status: str) -> None:
+        self._node.finish(serving.request_id, status)
+        self._front.over(serving.request_id, status)
+
+    def _release(self, serving: _Serving) -> None:
+        """Tell the prefill node, once, that it is not needed any more."""
         if serving.peer in self._lost:
-            self._drain(serving)
-        else:
-            message = Release(serving.request.request_id, serving.epoch)
-            self._channels[serving.peer].send(message)
+            serving.drained = True
+        elif not serving.released:
+            self._channels[serving.peer].send(Release(serving.request_id, serving.epoch))
+        serving.released = True
 
     # -- what prefill nodes say
 
@@ -180,6 +218,7 @@ class DecodeRole:
             return  # a late word on a request that is gone
         match message:
             case Handover() if serving.state == ASSIGNED:
+                self._front.handed_over(serving.request_id)
                 self._scope.spawn(self._make_ready(serving))
             case Failed():
                 self._drop(serving, "failed")
@@ -194,35 +233,40 @@ class DecodeRole:
         elif self._policy.decode_start == "plan":
             await self._node.planned(serving.slot)
         if serving.state == ASSIGNED:
-            serving.state = READY
+            self._turn(serving, READY)
         self._notice()
 
     def _drain(self, serving: _Serving) -> None:
         serving.drained = True
-        self._free()
+        self._free(serving)
 
     def _lose(self, peer: int) -> None:
         """A prefill node is gone. Its queue pair is flushed, so none of its writes can follow."""
         self._lost.add(peer)
+        self._front.lost(peer)
         self._node.lose(peer)
         for serving in list(self._serving.values()):
-            if serving.peer == peer and not self._is_whole(serving):
-                self._drop(serving, "failed")
-                serving.drained = serving.slot is not None  # also if it was gone before
-        self._free()
+            if serving.peer != peer:
+                continue
+            if self._is_whole(serving):
+                self._drain(serving)
+                continue
+            self._drop(serving, "failed")
+            serving.drained = serving.slot is not None  # also if it was gone before
+            self._free(serving)
 
     def _is_whole(self, serving: _Serving) -> bool:
         """Whether a request that is decoding, or about to, needs its prefill node no more."""
         decoding = serving.state in (READY, RUNNING) and serving.slot is not None
         return decoding and self._node.complete(serving.slot)  # type: ignore[arg-type]
 
-    def _free(self) -> None:
+    def _free(self, serving: _Serving) -> None:
         """Release what is gone and drained, unless the running iteration still reads it."""
-        for serving in list(self._serving.values()):
-            if serving.state == GONE and serving.drained and serving not in self._batch:
-                assert serving.slot is not None
+        request_id = serving.request_id
+        if serving.state == GONE and serving.drained and request_id not in self._batch:
+            assert serving.slot is not None
+            if self._serving.pop(request_id, None) is not None:
                 self._node.release(serving.slot)
-                del self._serving[serving.request.request_id]
         self._notice()
 
     # -- decoding
@@ -233,13 +277,14 @@ class DecodeRole:
     async def _joining(self) -> list[_Serving]:
         """The requests that join now; waits while the batch is empty and more may come."""
         while True:
-            states = {serving.state for serving in self._serving.values()}
-            if self._batch or ASSIGNED not in states:
-                ready = [s for s in self._serving.values() if s.state == READY]
-                if self._batch or ready:
-                    return ready
-                if self._arrivals_ended and not self._num_reserving:
-                    return []
+            waits = self._together and not self._batch and self._num_assigned
+            if self._ready and not waits:
+                room = None if self._most is None else max(0, self._most - len(self._batch))
+                return sorted(self._ready, key=lambda serving: serving.epoch)[:room]
+            if self._batch:
+                return []
+            if self._ended and not self._num_reserving and not self._num_assigned:
+                return []
             self._changed = self._runtime.event()
             await self._changed.wait()
 
@@ -250,55 +295,77 @@ class DecodeRole:
                 await self._join(joined)
             elif not self._batch:
                 break
-            self._batch = [serving for serving in self._batch if serving.state == RUNNING]
+            self._let_go()
             if self._batch:
                 await self._iterate()
-            self._free()
+                self._let_go()
         await self._drain_all()
         self._scope.cancel()
 
     async def _join(self, joined: list[_Serving]) -> None:
         slots = [serving.slot for serving in joined if serving.slot is not None]
         for serving in joined:
-            serving.state = RUNNING
-        self._batch += joined
+            self._turn(serving, RUNNING)
+            self._batch[serving.request_id] = serving
         await self._node.admit(slots)
-        for slot in slots:
+        for serving, slot in zip(joined, slots, strict=True):
             # the first layer is loaded with the handover; the others wait their turn
             await self._node.planned_layer(slot, 0)
+            serving.first_iteration = self._iteration + 1
+            last = self._iteration + serving.request.output_tokens - 1
+            self._last.setdefault(last, []).append(serving)
+        self._node.join([slot for slot, s in zip(slots, joined, strict=True) if s.state == RUNNING])
+        self._incomplete += [serving for serving in joined if serving.state == RUNNING]
+        self._release_whole()
+
+    def _let_go(self) -> None:
+        """Take out of the batch who has ended since it was put together."""
+        gone, self._gone = self._gone, []
+        for serving in gone:
+            del self._batch[serving.request_id]
+            assert serving.slot is not None
+            self._node.leave(serving.slot)
+            self._free(serving)
 
     async def _iterate(self) -> None:
-        for serving in self._batch:
-            serving.steps += 1
-        step = self._node.begin(
-            [serving.slot for serving in self._batch if serving.slot is not None],
-            [serving.steps for serving in self._batch],
-        )
+        self._iteration += 1
+        step = self._node.begin()
+        await step.perform(partial(self._acts, step))
+        step.close()
+        for serving in self._last.pop(self._iteration, ()):
+            if serving.state == RUNNING:
+                self._finish(serving)
+        self._release_whole()
+
+    async def _acts(self, step: Step[Any]) -> None:
         if step.remote:
             self._idle_groups = self._group(step)
             await self._pipeline.run(step)
             await step.logits()
         else:
             await step.run_local()
-        step.close()
-        for serving in self._batch:
-            if serving.state == RUNNING and serving.steps + 1 >= serving.request.output_tokens:
-                self._finish(serving)
-        self._batch = [serving for serving in self._batch if serving.state == RUNNING]
+
+    def _release_whole(self) -> None:
+        """Prefill nodes need not keep what is here."""
+        left = []
+        for serving in self._incomplete:
+            if self._is_whole(serving):
+                self._release(serving)
+            elif serving.state == RUNNING:
+                left.append(serving)
+        self._incomplete = left
 
     def _group(self, step: Step[Any]) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
         """Whom to tell of idleness in this iteration: peer, its requests, their steps."""
-        incomplete = set(step.incomplete)
-        groups: dict[int, list[_Serving]] = {}
-        for serving in self._batch:
-            if self._policy.announces_idle(serving.steps) and (
-                serving.request.request_id in incomplete
-            ):
-                groups.setdefault(serving.peer, []).append(serving)
-        return [
-            (peer, tuple(s.request.request_id for s in group), tuple(s.steps for s in group))
-            for peer, group in groups.items()
-        ]
+        groups: dict[int, tuple[list[int], list[int]]] = {}
+        for request_id in step.incomplete:
+            serving = self._batch[request_id]
+            number = self._iteration - serving.first_iteration + 1
+            if self._policy.announces_idle(number):
+                requests, steps = groups.setdefault(serving.peer, ([], []))
+                requests.append(request_id)
+                steps.append(number)
+        return [(peer, tuple(ids), tuple(steps)) for peer, (ids, steps) in groups.items()]
 
     def _announce(self, step: Step[Any], layer: int) -> None:
         for peer, requests, steps in self._idle_groups:

@@ -17,6 +17,7 @@ class Assign(msgspec.Struct, frozen=True, tag=True):
     slot: int
     prompt_tokens: int
     cached_tokens: int
+    held_tokens: int
     output_tokens: int
     num_planned: int
 
@@ -64,7 +65,7 @@ class Fetch(msgspec.Struct, frozen=True, tag=True):
 
 
 class Release(msgspec.Struct, frozen=True, tag=True):
-    """Decoding node to prefill node: the request is done with, its pages may go."""
+    """Decoding node to prefill node: everything is here, or nobody wants it; say Drained."""
 
     request_id: int
     epoch: int

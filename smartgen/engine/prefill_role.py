@@ -1,8 +1,9 @@
 """The life of a request at a prefill node: computed layer by layer, pushed, then served."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from smartgen.engine.messages import (
     Abort,
@@ -19,7 +20,7 @@ from smartgen.engine.messages import (
 from smartgen.engine.protocols import Channel, Delivery, PrefillNode, Runtime, Scope
 from smartgen.errors import RequestFailed
 from smartgen.metrics.records import Recorder
-from smartgen.policy import Plan, Policy, Progress, speculate
+from smartgen.policy import Plan, Policy, speculate
 
 PlanOf = Callable[[Assign], Plan]
 """A request's plan; pure, so that both roles come to the same one without sending it."""
@@ -31,8 +32,9 @@ class _Served:
 
     assign: Assign
     plan: Plan
-    progress: Progress
-    scope: Scope
+    peer: int
+    prefill: Scope
+    lease: Scope
     leaving: bool = False
     last_planned: Delivery | None = None
 
@@ -43,49 +45,54 @@ class _Served:
 
 
 class PrefillRole:
-    """One prefill node's program: it answers messages until its peer is lost or it is cancelled."""
+    """One prefill node's program: it answers messages until its peers are lost or it is cancelled.
+
+    Its peers are the decoding nodes, in the order of channels.
+    """
 
     def __init__(
         self,
         runtime: Runtime,
         node: PrefillNode,
-        channel: Channel,
+        channels: Sequence[Channel],
         policy: Policy,
         plan_of: PlanOf,
         recorder: Recorder,
     ) -> None:
-        self._runtime, self._node, self._channel = runtime, node, channel
+        self._runtime, self._node, self._channels = runtime, node, channels
         self._policy, self._plan_of, self._recorder = policy, plan_of, recorder
         self._served: dict[int, _Served] = {}
+        self._lost: set[int] = set()
         self._waiting: deque[_Served] = deque()
         self._arrived = runtime.event()
         self._scope = runtime.scope()
 
     async def run(self) -> None:
-        """Serve until the decoding node is lost, or this node is."""
-        self._channel.listen(self._hear)
+        """Serve until all decoding nodes are lost, or this node is."""
+        for peer, channel in enumerate(self._channels):
+            channel.listen(partial(self._hear, peer))
         self._scope.spawn(self._work())
         try:
             await self._scope.join()
         finally:
             self._stop()
 
-    def _hear(self, message: Message) -> None:
+    def _hear(self, peer: int, message: Message) -> None:
         match message:
             case Fetch():
-                self._node.serve_fetch(message)
+                self._node.serve_fetch(message, peer)
             case Idle():
                 self._speculate(message)
             case Assign():
-                self._accept(message)
+                self._accept(message, peer)
             case Release() | Abort():
                 self._scope.spawn(self._leave(message.request_id))
             case PeerLost():
-                self._lose()
+                self._lose(peer)
 
-    def _accept(self, assign: Assign) -> None:
-        plan = self._plan_of(assign)
-        served = _Served(assign, plan, Progress(plan.num_planned), self._runtime.scope())
+    def _accept(self, assign: Assign, peer: int) -> None:
+        plan, runtime = self._plan_of(assign), self._runtime
+        served = _Served(assign, plan, peer, runtime.scope(), runtime.scope())
         self._served[assign.request_id] = served
         self._waiting.append(served)
         self._arrived.set()
@@ -99,35 +106,51 @@ class PrefillRole:
             served = self._waiting.popleft()
             if served.leaving:
                 continue
-            served.scope.spawn(self._prefill(served))
-            await served.scope.join()  # anything but a failed request is a fault of the program
+            served.prefill.spawn(self._prefill(served))
+            await served.prefill.join()  # anything but a failed request is a fault of the program
 
     async def _prefill(self, served: _Served) -> None:
         assign, node = served.assign, self._node
         request_id = assign.request_id
         try:
-            node.reserve(assign)
-            for layer, blocks in enumerate(served.plan.by_layer):
-                await node.compute_layer(request_id, layer)
-                if self._policy.placement == "host":
-                    await node.offload(request_id, layer)
-                self._recorder.decide("push", request_id, 0, layer, blocks)
-                served.last_planned = node.push(request_id, blocks, layer)
+            await node.reserve(assign, served.peer)
+            await node.perform(request_id, partial(self._layers, served))
             token = node.first_token(request_id)
-            self._channel.send(Handover(request_id, assign.epoch, token))
+            self._channels[served.peer].send(Handover(request_id, assign.epoch, token))
+        except RequestFailed as failure:
+            self._scope.spawn(self._fail(served, str(failure)))
+        else:
+            served.lease.spawn(self._watch(served))
+
+    async def _layers(self, served: _Served) -> None:
+        """Compute and push layer by layer."""
+        request_id, node = served.assign.request_id, self._node
+        for layer, blocks in enumerate(served.plan.by_layer):
+            await node.compute_layer(request_id, layer)
+            if self._policy.placement == "host":
+                await node.offload(request_id, layer)
+            self._recorder.decide("push", request_id, 0, layer, blocks)
+            served.last_planned = node.push(request_id, blocks, layer)
+
+    async def _watch(self, served: _Served) -> None:
+        """Let a request fail of which no word comes any more: its pages are wanted."""
+        try:
+            await self._node.leased(served.assign.request_id)
         except RequestFailed as failure:
             self._scope.spawn(self._fail(served, str(failure)))
 
     def _speculate(self, idle: Idle) -> None:
         """Push the next blocks of every request named, each within its own budget."""
+        node, layer = self._node, idle.layer
         for request_id, step in zip(idle.requests, idle.steps, strict=True):
             served = self._served.get(request_id)
             if served is None or served.leaving or not served.plan_delivered:
                 continue
-            blocks, served.progress = speculate(self._policy, served.plan, served.progress)
+            posted = node.posted(request_id)
+            blocks = speculate(self._policy, served.plan, posted, step, layer)
             if len(blocks):
-                self._recorder.decide("speculate", request_id, step, idle.layer, blocks)
-                self._node.push(request_id, blocks, None)
+                self._recorder.decide("speculate", request_id, step, layer, blocks)
+                node.push(request_id, blocks, None)
 
     async def _leave(self, request_id: int) -> None:
         """Stop writing for a request, wait for what is under way, and say so."""
@@ -135,32 +158,39 @@ class PrefillRole:
         if served is None or served.leaving:
             return
         await self._drain(served)
-        self._channel.send(Drained(request_id, served.assign.epoch))
+        self._channels[served.peer].send(Drained(request_id, served.assign.epoch))
 
     async def _fail(self, served: _Served, reason: str) -> None:
         if served.leaving:
             return
         await self._drain(served)
-        self._channel.send(Failed(served.assign.request_id, served.assign.epoch, reason))
+        assign = served.assign
+        self._channels[served.peer].send(Failed(assign.request_id, assign.epoch, reason))
 
     async def _drain(self, served: _Served) -> None:
-        served.leaving = True
-        served.scope.cancel()
+        self._let_go(served)
         await self._node.drained(served.assign.request_id)
         self._node.release(served.assign.request_id)
         del self._served[served.assign.request_id]
 
-    def _lose(self) -> None:
-        """The decoding node is gone: its queue pair is flushed, so nothing needs to drain."""
-        served, self._served = self._served, {}
-        for request_id, one in served.items():
-            one.leaving = True
-            one.scope.cancel()
-            self._node.release(request_id)
-        self._scope.cancel()
+    def _let_go(self, served: _Served) -> None:
+        served.leaving = True
+        served.prefill.cancel()
+        served.lease.cancel()
+
+    def _lose(self, peer: int) -> None:
+        """A decoding node is gone: its queue pairs are flushed, so nothing needs to drain."""
+        self._lost.add(peer)
+        for request_id, served in list(self._served.items()):
+            if served.peer == peer:
+                self._let_go(served)
+                self._node.release(request_id)
+                del self._served[request_id]
+        if len(self._lost) == len(self._channels):
+            self._scope.cancel()
 
     def _stop(self) -> None:
         """Nothing of this role runs on: not its own tasks, not its requests'."""
         for served in self._served.values():
-            served.scope.cancel()
+            self._let_go(served)
         self._scope.cancel()

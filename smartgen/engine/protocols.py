@@ -5,8 +5,8 @@ device has finished; only planned, landed, fetched and logits mean finished. Dea
 nodes and arrive as exceptions. The engine cannot invent time: there is no sleep.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
 
 from smartgen.engine.messages import Assign, Fetch, Message
 from smartgen.kv.geometry import Int
@@ -69,10 +69,15 @@ class Delivery(Protocol):
 
 
 class PrefillNode(Protocol):
-    """A node that prefills requests and then serves their KV."""
+    """A node that prefills requests and then serves their KV to its peers, the decoding nodes."""
 
-    def reserve(self, assign: Assign) -> None:
-        """Take pages for a request."""
+    def reserve(self, assign: Assign, peer: int) -> Awaitable[None]:
+        """Wait for room and take pages for a request of this peer."""
+
+    def perform(
+        self, request_id: int, acts: Callable[[], Coroutine[Any, Any, None]]
+    ) -> Awaitable[None]:
+        """Carry out the acts of a prefill."""
 
     def compute_layer(self, request_id: int, layer: int) -> Awaitable[None]:
         """Prefill one layer."""
@@ -90,8 +95,14 @@ class PrefillNode(Protocol):
         one it is speculative.
         """
 
-    def serve_fetch(self, fetch: Fetch) -> None:
-        """Gather the rows and post them to where they were asked for; never waits."""
+    def posted(self, request_id: int) -> int:
+        """How many blocks of the request's plan have been pushed."""
+
+    def serve_fetch(self, fetch: Fetch, peer: int) -> None:
+        """Gather the rows and post them to the peer that asks; never waits."""
+
+    def leased(self, request_id: int) -> Awaitable[Any]:
+        """Wait while the request's pages are leased; RequestFailed when the lease is over."""
 
     def drained(self, request_id: int) -> Awaitable[Any]:
         """Wait until no write for the request is in flight or being prepared."""
@@ -126,6 +137,13 @@ class Step(Protocol[SplitT]):
     @property
     def lacks_first_layer(self) -> bool:
         """Whether layer 0 did not come whole with the handover of a request that takes step 1."""
+
+    def perform(self, acts: Callable[[], Coroutine[Any, Any, None]]) -> Awaitable[None]:
+        """Carry out the acts of the iteration.
+
+        Where their course is known in advance they may be run ahead, and again, until nothing
+        that happens meanwhile changes it; so acts must keep no state of their own.
+        """
 
     def run_local(self) -> Awaitable[Any]:
         """The whole iteration, logits included, with everything local."""
@@ -180,10 +198,16 @@ class DecodeNode(Protocol):
         """The same for one layer."""
 
     def admit(self, slots: Sequence[int]) -> Awaitable[Any]:
-        """Take requests into the batch."""
+        """Prepare to take requests into the batch."""
 
-    def begin(self, slots: Sequence[int], steps: Sequence[int]) -> Step[Any]:
-        """Start an iteration; steps[i] says which of its own slots[i] takes, counted from 1."""
+    def join(self, slots: Sequence[int]) -> None:
+        """Take requests into the batch, from the next iteration on."""
+
+    def leave(self, slot: int) -> None:
+        """Take a request out of the batch; none if it is not in it."""
+
+    def begin(self) -> Step[Any]:
+        """Start an iteration of the batch; each request takes its next step, from 1."""
 
     def finish(self, request_id: int, status: str) -> None:
         """Note the outcome of a request: finished, aborted or failed."""
@@ -199,10 +223,3 @@ class DecodeNode(Protocol):
 
     def release(self, slot: int) -> None:
         """Give the slot's pages back: no writer is left."""
-
-
-Arrivals: TypeAlias = AsyncIterator[Sequence[Request]]
-"""Requests that arrive together; K_r is computed for them."""
-
-Departures: TypeAlias = AsyncIterator[int]
-"""Numbers of requests whose clients leave."""

@@ -2,6 +2,16 @@
 
 from smartgen.kv.geometry import Geometry
 from smartgen.kv.mask import BlockMask
+from smartgen.kv.prefix import PrefixCache
 from smartgen.kv.split import LOCAL, PADDED, REMOTE, SplitIndex, split_index
 
-__all__ = ["LOCAL", "PADDED", "REMOTE", "BlockMask", "Geometry", "SplitIndex", "split_index"]
+__all__ = [
+    "LOCAL",
+    "PADDED",
+    "REMOTE",
+    "BlockMask",
+    "Geometry",
+    "PrefixCache",
+    "SplitIndex",
+    "split_index",
+]

@@ -53,3 +53,7 @@ class Geometry:
     def block_entries(self, num_tokens: int) -> Int:
         """Entries of every block of one layer, shape [M]; they add up to num_tokens."""
         return np.diff(self.bounds(num_tokens))
+
+    def is_held(self, num_tokens: int, held_tokens: int) -> NDArray[np.bool_]:
+        """Whether each block lies whole within the first held_tokens of a prompt, [L * M]."""
+        return np.tile(self.bounds(num_tokens)[1:] <= held_tokens, self.num_layers)

@@ -12,24 +12,27 @@ class BlockMask:
     That is safe because a layer's selection waits until that layer's planned blocks have landed.
     """
 
-    def __init__(self, geometry: Geometry, planned: Int, dense_layers: int) -> None:
+    def __init__(self, geometry: Geometry, remote: Int, dense_layers: int) -> None:
+        """Start with these blocks remote, each named once."""
         blocks, layers = geometry.blocks_per_layer, geometry.num_layers
         self._blocks = blocks
-        self.missing: NDArray[np.bool_] = np.ones((layers, blocks), dtype=np.bool_)
+        self.missing: NDArray[np.bool_] = np.zeros((layers, blocks), dtype=np.bool_)
         """Whether each block is remote, [L, M]."""
-        self.left: Int = np.full(layers, blocks, dtype=np.int64)
+        self.missing.reshape(-1)[remote] = True
+        self.left: Int = self.missing.sum(axis=1)
         """Remote blocks of each layer, [L]."""
         self._first_sparse = dense_layers * blocks
         self._num_sparse = max(0, layers - dense_layers) * blocks
-        self._sparse_landed = 0
-        self.num_left = geometry.num_blocks
+        self._sparse_left = int(self.left[dense_layers:].sum())
+        self.num_left = len(remote)
         """Remote blocks of all layers."""
-        self.land(planned)
 
     @property
     def sparse_ratio(self) -> float:
         """Locally available share of the sparse layers' blocks, r."""
-        return self._sparse_landed / self._num_sparse if self._num_sparse else 1.0
+        if not self._num_sparse:
+            return 1.0
+        return (self._num_sparse - self._sparse_left) / self._num_sparse
 
     def land(self, blocks: Int) -> None:
         """Blocks (layer * M + block) have become local, each of them once."""
@@ -40,5 +43,5 @@ class BlockMask:
             raise RuntimeError("a block was delivered twice")
         flat[blocks] = False
         self.left -= np.bincount(blocks // self._blocks, minlength=len(self.left))
-        self._sparse_landed += int(np.count_nonzero(blocks >= self._first_sparse))
+        self._sparse_left -= int(np.count_nonzero(blocks >= self._first_sparse))
         self.num_left -= len(blocks)

@@ -72,6 +72,14 @@ class TokenRow(NamedTuple):
     token_id: int | None
 
 
+class TokenSpan(NamedTuple):
+    """A request's tokens from the second on: one from each iteration of a node, both included."""
+
+    request_id: int
+    first_iteration: int
+    last_iteration: int
+
+
 class IterationRow(NamedTuple):
     """One decoding iteration: its critical path, and what it selected and moved."""
 
@@ -138,11 +146,22 @@ class Recorder:
     wants_decisions: bool = False
     wants_acts: bool = False
     requests: dict[int, RequestRow] = field(default_factory=dict)
-    tokens: list[TokenRow] = field(default_factory=list)
+    spans: list[TokenSpan] = field(default_factory=list)
     iterations: list[IterationRow] = field(default_factory=list)
     transfers: list[TransferRow] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     acts: list[ActRow] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> list[TokenRow]:
+        """The tokens of all spans, a row each, in the order of their iterations."""
+        rows = []
+        for span in self.spans:
+            for iteration in range(span.first_iteration, span.last_iteration + 1):
+                token = iteration - span.first_iteration + 2
+                end_s = self.iterations[iteration - 1].end_s
+                rows.append(TokenRow(span.request_id, token, end_s, iteration, None))
+        return sorted(rows, key=lambda row: (row.time_s, row.iteration))
 
     def request(self, request_id: int) -> RequestRow:
         """The row of a request, made when first asked for."""
@@ -160,21 +179,35 @@ class Recorder:
             self.decisions.append(Decision(kind, request_id, step, layer, told))
 
 
-def merge(recorders: list[Recorder]) -> Recorder:
-    """One recorder for a run: rows of a request that several nodes reported become one.
+@dataclass
+class Merged:
+    """What all nodes of a run have seen; transfers are in order of posting."""
 
-    Transfers are in order of posting; tokens are in no order yet, there may be millions.
-    """
-    merged = Recorder()
+    nodes: list[Recorder]
+    requests: dict[int, RequestRow]
+    iterations: list[IterationRow]
+    transfers: list[TransferRow]
+    decisions: list[Decision]
+    acts: list[ActRow]
+
+    @property
+    def tokens(self) -> list[TokenRow]:
+        """All tokens by request and number, a row each; tables are made from spans instead."""
+        rows = [row for node in self.nodes for row in node.tokens]
+        return sorted(rows, key=lambda row: (row.request_id, row.token))
+
+
+def merge(recorders: list[Recorder]) -> Merged:
+    """One record for a run: rows of a request that several nodes reported become one."""
+    merged = Merged(recorders, {}, [], [], [], [])
     names = [column.name for column in fields(RequestRow)]
     for recorder in recorders:
         for row in recorder.requests.values():
-            target = merged.request(row.request_id)
+            target = merged.requests.setdefault(row.request_id, RequestRow(row.request_id))
             for name in names:
                 value = getattr(row, name)
                 if value is not None:
                     setattr(target, name, value)
-        merged.tokens += recorder.tokens
         merged.iterations += recorder.iterations
         merged.transfers += recorder.transfers
         merged.decisions += recorder.decisions

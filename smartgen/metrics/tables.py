@@ -17,8 +17,8 @@ from smartgen.metrics.records import (
     ActRow,
     Decision,
     IterationRow,
+    Merged,
     Purpose,
-    Recorder,
     RequestRow,
     TransferRow,
     merge,
@@ -171,7 +171,7 @@ def make_tables(experiment: Experiment, outcome: Outcome) -> Tables:
     )
 
 
-def _requests(requests: Sequence[Request], merged: Recorder, tokens: "pa.Table") -> "pa.Table":
+def _requests(requests: Sequence[Request], merged: Merged, tokens: "pa.Table") -> "pa.Table":
     """A row for each request asked for; what was found out at run time goes before the workload."""
     made = made_by_request(tokens)
     nobody = (merged.requests.keys() | made.keys()) - {request.request_id for request in requests}

@@ -8,46 +8,65 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from smartgen.metrics.records import Recorder
+from smartgen.metrics.columns import Numbers
+from smartgen.metrics.records import Merged, Recorder
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Numbers = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
 
 
-def token_rows(merged: Recorder) -> "pa.Table":
+def token_rows(merged: Merged) -> "pa.Table":
     """The tokens table: a row a token, by request and number; the first is the prefill node's.
 
     Raises RuntimeError if a request's tokens are not numbered 1, 2, 3, ....
     """
     import pyarrow as pa
 
-    firsts = [row for row in merged.requests.values() if row.first_token_s is not None]
-    blank = [None] * len(firsts)
-    rows = merged.tokens
-    ids = np.array([row.request_id for row in firsts] + [row[0] for row in rows], np.int64)
-    numbers = np.array([1] * len(firsts) + [row[1] for row in rows], np.int64)
-    times_s = np.array([row.first_token_s for row in firsts] + [row[2] for row in rows], np.float64)
+    parts = [_first_tokens(merged), *map(_later_tokens, merged.nodes)]
+    ids, numbers, times_s, iterations = (
+        np.concatenate(column) for column in zip(*parts, strict=True)
+    )
     order = np.lexsort((numbers, ids))
     ids, numbers, times_s = ids[order], numbers[order], times_s[order]
     _check(ids, numbers)
-    gaps_s = np.diff(times_s, prepend=0.0)
-    iterations = pa.array([*blank, *[row[3] for row in rows]], pa.int64())
-    token_ids = pa.array([*blank, *[row[4] for row in rows]], pa.int64())
+    first = numbers == 1
     return pa.table(
         {
             "request_id": ids,
             "token": numbers,
             "time_s": times_s,
-            "gap_s": pa.array(gaps_s, mask=numbers == 1),
-            "iteration": iterations.take(pa.array(order)),
-            "token_id": token_ids.take(pa.array(order)),
+            "gap_s": pa.array(np.diff(times_s, prepend=0.0), mask=first),
+            "iteration": pa.array(iterations[order], mask=first),
+            "token_id": pa.nulls(len(ids), pa.int64()),
         }
     )
 
 
-def _check(ids: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> None:
+Columns = tuple[Counts, Counts, Numbers, Counts]
+"""Of tokens: request, number, time, iteration."""
+
+
+def _first_tokens(merged: Merged) -> Columns:
+    rows = [row for row in merged.requests.values() if row.first_token_s is not None]
+    ids = np.array([row.request_id for row in rows], np.int64)
+    times_s = np.array([row.first_token_s for row in rows], np.float64)
+    return ids, np.ones_like(ids), times_s, np.zeros_like(ids)
+
+
+def _later_tokens(node: Recorder) -> Columns:
+    """One token from each iteration of a span, at the iteration's end; iterations count from 1."""
+    spans = np.array([tuple(span) for span in node.spans], np.int64).reshape(-1, 3)
+    counts = spans[:, 2] - spans[:, 1] + 1
+    ends = np.cumsum(counts)
+    within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
+    iterations = np.repeat(spans[:, 1], counts) + within
+    ends_s = np.array([row.end_s for row in node.iterations], np.float64)
+    return np.repeat(spans[:, 0], counts), within + 2, ends_s[iterations - 1], iterations
+
+
+def _check(ids: Counts, numbers: Counts) -> None:
     starts = np.flatnonzero(np.diff(ids, prepend=-1))
     counts = np.diff(starts, append=len(ids))
     wrong = np.flatnonzero(numbers != np.arange(1, len(ids) + 1) - np.repeat(starts, counts))
@@ -118,17 +137,17 @@ def mean_gaps(tokens: "pa.Table") -> Numbers:
     return _means(numbers[later], gaps_s[later])
 
 
-def requests_with(tokens: "pa.Table") -> npt.NDArray[np.int64]:
+def requests_with(tokens: "pa.Table") -> Counts:
     """How many requests have tokens 2, 3, ...."""
     return np.bincount(_column(tokens, "token"))[2:]
 
 
-def _means(numbers: npt.NDArray[np.int64], values: Numbers) -> Numbers:
+def _means(numbers: Counts, values: Numbers) -> Numbers:
     """The mean value at tokens 2, 3, ...."""
     sums = np.bincount(numbers, values)[2:]
     return np.asarray(sums / np.bincount(numbers)[2:], np.float64)
 
 
-def _column(table: "pa.Table", name: str) -> npt.NDArray[np.int64]:
-    values: npt.NDArray[np.int64] = table.column(name).to_numpy()
+def _column(table: "pa.Table", name: str) -> Counts:
+    values: Counts = table.column(name).to_numpy()
     return values

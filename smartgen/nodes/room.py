@@ -17,9 +17,18 @@ class Room:
         if self._left is None:
             return
         event = self._runtime.event()
-        self._queue.append((tokens, event))
+        place = (tokens, event)
+        self._queue.append(place)
         self._grant()
-        await event.wait()
+        try:
+            await event.wait()
+        except BaseException:  # nobody wants it any more
+            if place in self._queue:
+                self._queue.remove(place)
+            else:
+                self._left += tokens
+            self._grant()
+            raise
 
     def give(self, tokens: int) -> None:
         """Give room back."""

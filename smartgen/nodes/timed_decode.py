@@ -1,7 +1,6 @@
 """A decoding node whose acts take the cost model's time; a backend adds its pool and its steps."""
 
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from smartgen.cost.shaper import Posting, Shaper
@@ -9,39 +8,17 @@ from smartgen.engine.protocols import Step
 from smartgen.experiment import Experiment
 from smartgen.kv import BlockMask
 from smartgen.kv.geometry import Int
-from smartgen.metrics.records import Purpose, Recorder
+from smartgen.metrics.records import Purpose, Recorder, TokenSpan
+from smartgen.nodes.batch import Batch
 from smartgen.nodes.landings import Landings
+from smartgen.nodes.meter import Meter
 from smartgen.nodes.replies import Replies
 from smartgen.nodes.report import batch_bytes, report_transfer
 from smartgen.nodes.room import Room
+from smartgen.nodes.slot import Slot
 from smartgen.nodes.timed_prefill import WaitingRuntime, Write
 from smartgen.policy import Plan
-from smartgen.selection import Draw
 from smartgen.workload import Request
-
-
-@dataclass(slots=True, eq=False)
-class Slot:
-    """A request's pages. unseen: landed blocks that the mask takes in at the next iteration."""
-
-    number: int
-    request: Request
-    peer: int
-    mask: BlockMask
-    draw: Draw
-    landings: Landings
-    unseen: list[Int] = field(default_factory=list)
-
-    @property
-    def num_left(self) -> int:
-        """Blocks that have not landed; planned ones count as landed."""
-        return self.mask.num_left - sum(len(blocks) for blocks in self.unseen)
-
-    @property
-    def complete(self) -> bool:
-        """Whether the mask shows everything local and nothing planned is on its way."""
-        return self.mask.num_left == 0 and self.landings.num_in_flight == 0
-
 
 S = TypeVar("S", bound=Slot)
 
@@ -49,24 +26,27 @@ S = TypeVar("S", bound=Slot)
 class TimedDecodeNode(Generic[S]):
     """One GPU with the pool of its host, which pushes and replies land in."""
 
-    name = "decode0"
-
     def __init__(
         self,
         runtime: WaitingRuntime,
         experiment: Experiment,
+        number: int,
         shaper: Shaper[Write],
+        meter: Meter,
         recorder: Recorder,
     ) -> None:
+        self.name = f"decode{number}"
         self.runtime, self.experiment, self.shaper = runtime, experiment, shaper
-        self.recorder = recorder
+        self.recorder, self._meter = recorder, meter
         self.live = experiment.mask_update == "live"
         self.slots: dict[int, S] = {}
         self.replies = Replies(runtime)
         self.landed_bytes = dict.fromkeys((Purpose.ON_DEMAND, Purpose.SPECULATIVE), 0.0)
         """Bytes that have landed since the last iteration was reported, by purpose."""
+        self.batch: Batch[S] = Batch(experiment.workload.grows)
         self._room = Room(runtime, experiment.cluster.decode_pool_tokens)
-        self._num_slots = self._num_iterations = 0
+        self.in_iteration = False
+        self._num_slots = 0
 
     # -- what a backend adds
 
@@ -84,8 +64,8 @@ class TimedDecodeNode(Generic[S]):
         """The mask takes in speculative blocks."""
         slot.mask.land(blocks)
 
-    def step(self, batch: Sequence[S], steps: Sequence[int], number: int) -> Step[Any]:
-        """Make an iteration."""
+    def step(self) -> Step[Any]:
+        """Make an iteration of the batch."""
         raise NotImplementedError
 
     # -- the pool
@@ -95,15 +75,16 @@ class TimedDecodeNode(Generic[S]):
         row = self.recorder.request(request.request_id)
         row.decode_node = self.name
         row.planned_blocks, row.total_blocks = plan.num_planned, len(plan.order)
+        row.cached_tokens, row.held_tokens = request.cached_tokens, request.held_tokens
         await self._room.take(request.prompt_tokens + request.output_tokens)
+        row.reserved_s = self.runtime.now
         number, self._num_slots = self._num_slots, self._num_slots + 1
         experiment = self.experiment
-        planned = plan.order[: plan.num_planned]
         books = Slot(
             number,
             request,
             peer,
-            BlockMask(experiment.geometry, planned, experiment.cost.dense_layers),
+            BlockMask(experiment.geometry, plan.left, experiment.cost.dense_layers),
             experiment.draw(request.request_id, request.prompt_tokens),
             Landings(self.runtime, experiment.geometry.num_layers),
         )
@@ -111,8 +92,9 @@ class TimedDecodeNode(Generic[S]):
         return number
 
     def flush(self, slot: int) -> None:
-        """End every wait for the slot's planned pushes."""
+        """End every wait for the slot's planned pushes, and for its next token."""
         self.slots[slot].landings.flush()
+        self.slots[slot].awaits_token = not self.in_iteration
 
     def complete(self, slot: int) -> bool:
         """Whether everything has landed, and the mask shows it."""
@@ -126,6 +108,7 @@ class TimedDecodeNode(Generic[S]):
         """Give the slot's pages back."""
         request = self.slots.pop(slot).request
         self._room.give(request.prompt_tokens + request.output_tokens)
+        self.recorder.request(request.request_id).released_s = self.runtime.now
 
     def finish(self, request_id: int, status: str) -> None:
         """Note a request's outcome."""
@@ -155,6 +138,7 @@ class TimedDecodeNode(Generic[S]):
         now, write = self.runtime.now, posting.write
         parcel = write.parcel
         report_transfer(self.recorder, parcel, posting.flow, now, self.name, "landed")
+        self._meter.add(posting.flow)
         if write.fetch_id is not None:
             self.landed_bytes[Purpose.ON_DEMAND] += parcel.data_bytes
             self.store_rows(write)
@@ -196,13 +180,28 @@ class TimedDecodeNode(Generic[S]):
         size = batch_bytes(tokens, geometry.entry_bytes, geometry.num_layers)
         return self.runtime.after(self.experiment.cost.admit_s(size, policy.codec))
 
-    def begin(self, slots: Sequence[int], steps: Sequence[int]) -> Step[Any]:
+    def join(self, slots: Sequence[int]) -> None:
+        """Take requests into the batch."""
+        self.batch.join([self.slots[slot] for slot in slots])
+        for slot in slots:
+            request_id = self.slots[slot].request.request_id
+            self.recorder.request(request_id).joined_s = self.runtime.now
+
+    def leave(self, slot: int) -> None:
+        """Take a request out; its tokens are those of the iterations that it saw to their end."""
+        left = self.batch.leave(slot)
+        if left is not None:
+            last = self.batch.iteration if left.awaits_token else self.batch.iteration - 1
+            span = TokenSpan(left.request.request_id, left.first_iteration, last)
+            self.recorder.spans.append(span)
+
+    def begin(self) -> Step[Any]:
         """Start an iteration; masks take in what has landed meanwhile."""
         self.shaper.settle()
-        batch = [self.slots[slot] for slot in slots]
-        for slot in batch:
+        for slot in self.batch.incomplete:
             for blocks in slot.unseen:
                 self.see(slot, blocks)
             slot.unseen.clear()
-        self._num_iterations += 1
-        return self.step(batch, steps, self._num_iterations)
+        self.batch.advance()
+        self.in_iteration = True
+        return self.step()

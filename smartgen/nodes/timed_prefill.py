@@ -1,7 +1,8 @@
 """A prefill node whose acts take the cost model's time; a backend adds what it moves."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -10,11 +11,13 @@ import numpy as np
 from smartgen.cost import Flow
 from smartgen.cost.shaper import Land, Posting, Shaper
 from smartgen.engine.messages import Assign, Fetch
+from smartgen.errors import RequestFailed
 from smartgen.experiment import Experiment
 from smartgen.kv.geometry import Int
 from smartgen.metrics.records import Purpose, Recorder
 from smartgen.nodes.channel import TimedRuntime
 from smartgen.nodes.report import Parcel
+from smartgen.nodes.room import Room
 from smartgen.nodes.writers import Writers
 
 
@@ -40,12 +43,19 @@ _NO_BLOCKS = np.empty(0, dtype=np.int64)
 
 @dataclass(slots=True, eq=False)
 class Pages:
-    """A request's KV at this node: block sizes in entries, and what a layer takes."""
+    """A request's KV at this node: block sizes in entries, what a layer takes, who wants it.
+
+    posted counts the blocks of its plan that have been pushed; said_s is when its peer last gave a
+    sign that it is wanted.
+    """
 
     assign: Assign
+    peer: int
     sizes: Int
     layer_s: float
     offload_s: float
+    posted: int = 0
+    said_s: float = 0.0
 
 
 class TimedPrefillNode:
@@ -57,21 +67,24 @@ class TimedPrefillNode:
         experiment: Experiment,
         number: int,
         shaper: Shaper[Write],
-        land: Land[Write],
+        lands: Sequence[Land[Write]],
         recorder: Recorder,
     ) -> None:
         self.name = f"prefill{number}"
-        self._runtime, self._experiment, self._recorder = runtime, experiment, recorder
-        self._shaper, self._land = shaper, land
+        self._runtime, self._experiment, self.recorder = runtime, experiment, recorder
+        self._shaper, self._lands = shaper, lands
         self._number = number
-        self._link = f"host{number // experiment.cluster.gpus_per_host}"
+        self._link = experiment.cluster.host_of(number)
         self._cost, self._geometry = experiment.cost, experiment.geometry
         self._writers = Writers(runtime)
         self._pages: dict[int, Pages] = {}
         self.drained = self._writers.drained
+        self._room = Room(runtime, experiment.cluster.prefill_pool_tokens)
         self._dead = False
         # pushes must arrive in order, data before mask; replies need not wait for them
-        self.queue_pairs = (f"{self.name}/push", f"{self.name}/reply")
+        self._pushes = [f"{self.name}/decode{peer}/push" for peer in range(len(lands))]
+        self._replies = [f"{self.name}/decode{peer}/reply" for peer in range(len(lands))]
+        self.queue_pairs = (*self._pushes, *self._replies)
 
     # -- what a backend adds
 
@@ -85,20 +98,32 @@ class TimedPrefillNode:
 
     # -- prefill
 
-    def reserve(self, assign: Assign) -> None:
-        """Take pages."""
+    async def reserve(self, assign: Assign, peer: int) -> None:
+        """Wait for room, and take pages."""
+        await self._room.take(assign.prompt_tokens)
+        self.open(assign, peer)
+
+    def open(self, assign: Assign, peer: int) -> None:
+        """Take pages, which there is room for."""
         cost, geometry = self._cost, self._geometry
         prefill_s = cost.prefill_s(assign.prompt_tokens, assign.cached_tokens)
         layer_s = prefill_s / geometry.num_layers
         new_bytes = (assign.prompt_tokens - assign.cached_tokens) * geometry.entry_bytes
         self._pages[assign.request_id] = Pages(
             assign,
+            peer,
             geometry.block_entries(assign.prompt_tokens),
             layer_s,
             cost.offload_s(new_bytes, layer_s),
         )
-        row = self._recorder.request(assign.request_id)
+        row = self.recorder.request(assign.request_id)
         row.prefill_node, row.prefill_start_s = self.name, self._runtime.now
+
+    def perform(
+        self, request_id: int, acts: Callable[[], Coroutine[Any, Any, None]]
+    ) -> Awaitable[None]:
+        """Carry out the acts of a prefill as they come."""
+        return acts()
 
     def compute_layer(self, request_id: int, layer: int) -> Awaitable[Any]:
         """Take a layer's share of the prefill."""
@@ -110,8 +135,19 @@ class TimedPrefillNode:
 
     def first_token(self, request_id: int) -> int:
         """Note the time; without a model, tokens are all 0."""
-        self._recorder.request(request_id).first_token_s = self._runtime.now
+        now = self._runtime.now
+        self.recorder.request(request_id).first_token_s = now
+        self._pages[request_id].said_s = now
         return 0
+
+    async def leased(self, request_id: int) -> None:
+        """Wait while the last word on the request is no longer ago than a lease lasts."""
+        lease_s = self._experiment.cluster.prefill_lease_s
+        while lease_s is not None and request_id in self._pages:
+            over_s = self._pages[request_id].said_s + lease_s
+            if over_s <= self._runtime.now:
+                raise RequestFailed(f"{self.name} had no word of it for {lease_s} s")
+            await self._runtime.after(over_s - self._runtime.now)
 
     # -- pushes and fetches
 
@@ -121,7 +157,9 @@ class TimedPrefillNode:
         sizes = pages.sizes[blocks % self._geometry.blocks_per_layer]
         entry_bytes, codec = self._geometry.entry_bytes, experiment.policy.codec
         proactive = layer is not None
-        whole = pages.assign.prompt_tokens * entry_bytes
+        pages.posted += len(blocks)
+        pages.said_s = self._runtime.now
+        unheld = (pages.assign.prompt_tokens - pages.assign.held_tokens) * entry_bytes
         parcel = Parcel(
             request_ids=(request_id,),
             slots=(pages.assign.slot,),
@@ -131,7 +169,7 @@ class TimedPrefillNode:
             num_blocks=len(blocks),
             entries=(int(sizes.sum()),),
             bytes_per_entry=entry_bytes * self._cost.wire_ratio(codec),
-            metadata_bytes=experiment.metadata_ratio * whole if proactive else 0.0,
+            metadata_bytes=experiment.metadata_ratio * unheld if proactive else 0.0,
             messages=1 if codec != "none" else int(np.count_nonzero(sizes)),
         )
         pairs = 0 if codec != "none" else parcel.messages
@@ -139,9 +177,14 @@ class TimedPrefillNode:
         self._writers.begin(parcel.request_ids)
         payload = self.payload_of_blocks(pages, blocks)
         write = Write(parcel, self._number, blocks, payload=payload)
-        return self._post(write, size, 1 if proactive else len(blocks), urgent=False)
+        pieces = 1 if proactive else len(blocks)
+        return self._post(write, pages.peer, size, pieces, urgent=False)
 
-    def serve_fetch(self, fetch: Fetch) -> None:
+    def posted(self, request_id: int) -> int:
+        """How many blocks of the plan have been pushed."""
+        return self._pages[request_id].posted
+
+    def serve_fetch(self, fetch: Fetch, peer: int) -> None:
         """Gather the rows, then send them back in one flow."""
         request_ids, slots, entries = zip(
             *[(rows.request_id, rows.slot, rows.entries) for rows in fetch.rows], strict=True
@@ -160,27 +203,32 @@ class TimedPrefillNode:
         )
         # from here on the requests count as written to: an abort waits for the reply
         self._writers.begin(parcel.request_ids)
+        for request_id in request_ids:
+            if request_id in self._pages:
+                self._pages[request_id].said_s = self._runtime.now
         gather_s = self._cost.rpc_s + self._cost.gather_s(parcel.data_bytes)
         when_s = self._runtime.now + gather_s
-        self._runtime.call_at(when_s, lambda _: self._send_back(fetch, parcel))
+        self._runtime.call_at(when_s, lambda _: self._send_back(fetch, peer, parcel))
 
-    def _send_back(self, fetch: Fetch, parcel: Parcel) -> None:
+    def _send_back(self, fetch: Fetch, peer: int, parcel: Parcel) -> None:
         if self._dead:
             return
         payload = self.payload_of_rows(fetch)
         write = Write(parcel, self._number, _NO_BLOCKS, fetch.fetch_id, payload)
-        self._post(write, parcel.data_bytes, 1, urgent=True)
+        self._post(write, peer, parcel.data_bytes, 1, urgent=True)
 
-    def _post(self, write: Write, size: float, pieces: int, urgent: bool) -> Posting[Write]:
+    def _post(
+        self, write: Write, peer: int, size: float, pieces: int, urgent: bool
+    ) -> Posting[Write]:
         layer = -1 if write.parcel.layer is None else write.parcel.layer
         block = int(write.blocks[0]) if len(write.blocks) else -1
         key = (self._number, write.parcel.request_ids[0], layer, block)
-        queue_pair = self.queue_pairs[1] if urgent else self.queue_pairs[0]
-        flow = Flow(key, self._link, "decode0", queue_pair, size, pieces, urgent)
-        return self._shaper.post(flow, write, self._landed)
+        queue_pair = (self._replies if urgent else self._pushes)[peer]
+        flow = Flow(key, self._link, f"decode{peer}", queue_pair, size, pieces, urgent)
+        return self._shaper.post(flow, write, partial(self._landed, self._lands[peer]))
 
-    def _landed(self, posting: Posting[Write], first: int, stop: int) -> None:
-        self._land(posting, first, stop)
+    def _landed(self, land: Land[Write], posting: Posting[Write], first: int, stop: int) -> None:
+        land(posting, first, stop)
         if posting.landed:
             self._writers.end(posting.write.parcel.request_ids)
 
@@ -190,4 +238,7 @@ class TimedPrefillNode:
 
     def release(self, request_id: int) -> None:
         """Give the pages back."""
-        self._pages.pop(request_id, None)
+        pages = self._pages.pop(request_id, None)
+        if pages is not None:
+            self.recorder.request(request_id).prefill_released_s = self._runtime.now
+            self._room.give(pages.assign.prompt_tokens)

@@ -1,11 +1,11 @@
 """An iteration in the cost model's time; a backend says what is remote, and moves it."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
 from smartgen.engine.messages import Fetch, Rows
-from smartgen.metrics.records import IterationRow, Purpose, TokenRow
+from smartgen.metrics.records import IterationRow, Purpose
 from smartgen.nodes.replies import Awaited
 from smartgen.nodes.timed_decode import S, TimedDecodeNode
 from smartgen.nodes.timing import StepTimer
@@ -29,26 +29,15 @@ class TimedSplit:
 class TimedStep(Generic[S]):
     """An iteration of a batch. Entries are counted over all KV heads."""
 
-    def __init__(
-        self, node: TimedDecodeNode[S], slots: Sequence[S], steps: Sequence[int], number: int
-    ) -> None:
-        experiment = node.experiment
-        self._node, self._slots, self._steps, self._number = node, slots, steps, number
-        self._runtime = node.runtime
+    def __init__(self, node: TimedDecodeNode[S]) -> None:
+        experiment, batch = node.experiment, node.batch
+        self._node, self._batch, self._runtime = node, batch, node.runtime
         self._entry_bytes = experiment.geometry.entry_bytes
-        grows = experiment.workload.grows
-        self._generated = [step - 1 if grows else 0 for step in steps]
-        self._cached = [
-            slot.request.prompt_tokens + new
-            for slot, new in zip(slots, self._generated, strict=True)
-        ]
-        draws = [
-            slot.draw.selected_at(new) for slot, new in zip(slots, self._generated, strict=True)
-        ]
-        self._selected: list[float] = sum(draws[1:], draws[0]).tolist()  # [L]
-        self._attended = list(self._selected)
-        self._left = [slot for slot in slots if not slot.complete]
-        self._timer = StepTimer(experiment.cost, self._runtime.now, sum(self._cached))
+        self._cached_tokens = batch.cached_tokens
+        self._selected: list[float] = batch.selected().tolist()  # [L]
+        self._left = batch.incomplete
+        self._timer = StepTimer(experiment.cost, self._runtime.now, self._cached_tokens)
+        self._attended: dict[int, float] = {}  # where less than what is selected is attended
         self._remote_entries = self._local_entries = 0.0
         self._num_messages = 0
 
@@ -86,22 +75,29 @@ class TimedStep(Generic[S]):
     def lacks_first_layer(self) -> bool:
         """Whether blocks of layer 0 are missing for a request that takes its first step."""
         return any(
-            step == 1 and slot.mask.left[0] > 0 and not slot.landings.flushed
-            for slot, step in zip(self._slots, self._steps, strict=True)
+            self._batch.step_of(slot) == 1 and slot.mask.left[0] > 0 and not slot.landings.flushed
+            for slot in self._left
         )
+
+    def perform(self, acts: Callable[[], Coroutine[Any, Any, None]]) -> Awaitable[None]:
+        """Carry out the acts as they come."""
+        return acts()
 
     def run_local(self) -> Awaitable[Any]:
         """The whole iteration in one go."""
-        experiment = self._node.experiment
+        experiment, batch = self._node.experiment, self._batch
         self.move_all()
         if experiment.policy.selects:
             sizes = [entries * self._entry_bytes for entries in self._selected]
             self._local_entries = sum(self._selected)
-            parts = experiment.cost.local_step(sizes, sum(self._cached))
+            parts = experiment.cost.local_step(sizes, self._cached_tokens)
         else:
-            layer_bytes = self._entry_bytes * experiment.geometry.num_layers
-            sizes = [tokens * layer_bytes for tokens in self._cached]
-            parts = experiment.cost.gpu_step(sum(sizes), max(sizes), experiment.policy.codec)
+            token_bytes = self._entry_bytes * experiment.geometry.num_layers
+            parts = experiment.cost.gpu_step(
+                self._cached_tokens * token_bytes,
+                batch.longest_tokens * token_bytes,
+                experiment.policy.codec,
+            )
         return self._runtime.after(self._timer.local(parts))
 
     # -- acts of a layer
@@ -145,8 +141,8 @@ class TimedStep(Generic[S]):
         recorder = self._node.recorder
         if recorder.wants_decisions:
             remote = {row.request_id: row.entries for rows in split.rows.values() for row in rows}
-            for slot, step in zip(self._slots, self._steps, strict=True):
-                request_id = slot.request.request_id
+            for slot in self._batch.slots:
+                request_id, step = slot.request.request_id, self._batch.step_of(slot)
                 entries = remote.get(request_id, 0.0)
                 recorder.decide("split", request_id, step, split.layer, [entries])
 
@@ -177,7 +173,7 @@ class TimedStep(Generic[S]):
     def attend(self, layer: int) -> Awaitable[Any]:
         """Attention over what the layer has selected."""
         self.use_rows(layer)
-        size = self._attended[layer] * self._entry_bytes
+        size = self._attended.get(layer, self._selected[layer]) * self._entry_bytes
         return self._runtime.after(self._timer.attend(self._runtime.now, size))
 
     def feed_forward(self, layer: int) -> Awaitable[Any]:
@@ -189,17 +185,17 @@ class TimedStep(Generic[S]):
         return self._runtime.after(self._timer.head(self._runtime.now))
 
     def close(self) -> None:
-        """Report the iteration and its tokens."""
+        """Report the iteration."""
         node, now = self._node, self._runtime.now
         self.append_tokens()
         landed, node.landed_bytes = node.landed_bytes, dict.fromkeys(node.landed_bytes, 0.0)
         row = IterationRow(
             decode_node=node.name,
-            iteration=self._number,
+            iteration=self._batch.iteration,
             start_s=self._timer.start_s,
             end_s=now,
-            batch_size=len(self._slots),
-            cached_tokens=sum(self._cached),
+            batch_size=len(self._batch),
+            cached_tokens=self._cached_tokens,
             shares=self._timer.shares(now),
             selected_entries=sum(self._selected) if node.experiment.policy.selects else 0.0,
             remote_entries=self._remote_entries,
@@ -207,10 +203,7 @@ class TimedStep(Generic[S]):
             on_demand_bytes=round(landed[Purpose.ON_DEMAND]),
             speculative_bytes=round(landed[Purpose.SPECULATIVE]),
             messages=self._num_messages,
-            remote_blocks_left=sum(slot.num_left for slot in self._slots),
+            remote_blocks_left=sum(slot.num_left for slot in self._left),
         )
         node.recorder.iterations.append(row)
-        for slot, step in zip(self._slots, self._steps, strict=True):
-            if not slot.landings.flushed:  # nobody waits for the token of a request that is gone
-                token = TokenRow(slot.request.request_id, step + 1, now, self._number, None)
-                node.recorder.tokens.append(token)
+        node.in_iteration = False

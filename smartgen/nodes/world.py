@@ -1,25 +1,27 @@
 """One process that holds every role: nodes, channels and network, wired together."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from smartgen.cluster import links
 from smartgen.cost import Wire
 from smartgen.cost.shaper import Land, Shaper
-from smartgen.engine import DecodeRole, PrefillRole
+from smartgen.engine import DecodeRole, PrefillRole, Router
 from smartgen.engine.messages import PeerLost
 from smartgen.engine.protocols import Event, Scope
 from smartgen.experiment import Experiment, Outcome
+from smartgen.kv import PrefixCache
 from smartgen.metrics.records import Recorder
-from smartgen.nodes.channel import LocalChannel, channel_pair
+from smartgen.nodes.channel import channel_pair
+from smartgen.nodes.meter import Meter
 from smartgen.nodes.timed_decode import TimedDecodeNode
 from smartgen.nodes.timed_prefill import TimedPrefillNode, WaitingRuntime, Write
 from smartgen.workload import arrivals_of, departures_of
 
 
 class MakePrefillNode(Protocol):
-    """Makes prefill node number so and so."""
+    """Makes prefill node number so and so; lands are those of the decoding nodes."""
 
     def __call__(
         self,
@@ -27,15 +29,28 @@ class MakePrefillNode(Protocol):
         experiment: Experiment,
         number: int,
         shaper: Shaper[Write],
-        land: Land[Write],
+        lands: Sequence[Land[Write]],
         recorder: Recorder,
     ) -> TimedPrefillNode:
         """Make it."""
 
 
-T = TypeVar("T")
+class MakeDecodeNode(Protocol):
+    """Makes decoding node number so and so."""
 
-MakeDecodeNode = Callable[[Any, Experiment, Shaper[Write], Recorder], TimedDecodeNode[Any]]
+    def __call__(
+        self,
+        runtime: Any,
+        experiment: Experiment,
+        number: int,
+        shaper: Shaper[Write],
+        meter: Meter,
+        recorder: Recorder,
+    ) -> TimedDecodeNode[Any]:
+        """Make it."""
+
+
+T = TypeVar("T")
 
 
 class World:
@@ -49,53 +64,68 @@ class World:
         make_decode_node: MakeDecodeNode,
     ) -> None:
         self._experiment, self._runtime = experiment, runtime
-        self._make_prefill_node = make_prefill_node
         network, cluster = experiment.network, experiment.cluster
-        wire = Wire(network.discipline, links(network, cluster))
+        rates = links(network, cluster)
+        self._meter = Meter(rates, experiment.window_s)
+        wire = Wire(network.discipline, rates)
         self._shaper: Shaper[Write] = Shaper(runtime, wire, network.one_way_s)
         self._recorders: list[Recorder] = []
-        self.decode_node = make_decode_node(runtime, experiment, self._shaper, self._recorder())
-        self._here: list[LocalChannel] = []
-        self._there: list[LocalChannel] = []
-        self._prefill_nodes: list[TimedPrefillNode] = []
+        self._router = Router(
+            cluster.routing,
+            cluster.prefill_nodes,
+            cluster.decode_nodes,
+            partial(PrefixCache, cluster.prefill_cache_tokens),
+            partial(PrefixCache, cluster.decode_cache_tokens),
+        )
+        self.decode_nodes = [
+            make_decode_node(
+                runtime, experiment, number, self._shaper, self._meter, self._recorder()
+            )
+            for number in range(cluster.decode_nodes)
+        ]
+        lands = [node.land for node in self.decode_nodes]
+        self.prefill_nodes = [
+            make_prefill_node(runtime, experiment, number, self._shaper, lands, self._recorder())
+            for number in range(cluster.prefill_nodes)
+        ]
+        # ends[p][d]: those of the channel between a prefill and a decoding node
+        self._ends = [
+            [channel_pair(runtime, network.one_way_s) for _ in self.decode_nodes]
+            for _ in self.prefill_nodes
+        ]
         self._scopes: list[Scope] = []
 
     async def run(self) -> None:
         """Serve the experiment's workload to its end."""
-        experiment = self._experiment
-        for number in range(experiment.cluster.prefill_nodes):
+        for number in range(len(self.prefill_nodes)):
             self._start_prefill_node(number)
-        for number, at_s in experiment.cluster.losses.items():
+        for number, at_s in self._experiment.cluster.losses.items():
             self._runtime.call_last(at_s, partial(self._lose, number))
-        role = DecodeRole(
-            self._runtime,
-            self.decode_node,
-            self._here,
-            experiment.policy,
-            experiment.planner().plans_of,
-            experiment.cost.looks_ahead,
-            experiment.geometry.num_layers,
-            self.decode_node.recorder,
-        )
         # one scope over all: a fault in any role ends the run
         serving = self._runtime.scope()
         for scope in self._scopes:
             serving.spawn(_join(scope))
-        serving.spawn(self._serve(role))
+        serving.spawn(self._serve(serving))
         await serving.join()
 
-    async def _serve(self, role: DecodeRole) -> None:
+    async def _serve(self, serving: Scope) -> None:
         requests = self._experiment.requests
-        await role.run(
-            self._at_their_times(arrivals_of(requests)),
-            self._at_their_times(departures_of(requests)),
-        )
+        roles = [self._decode_role(number) for number in range(len(self.decode_nodes))]
+        self._router.serve(roles)
+        fed, decoding = self._runtime.scope(), self._runtime.scope()
+        fed.spawn(self._router.arrive(self._at_their_times(arrivals_of(requests))))
+        fed.spawn(self._router.depart(self._at_their_times(departures_of(requests))))
+        serving.spawn(_join(fed))
+        for role in roles:
+            decoding.spawn(role.run())
+        await decoding.join()
+        fed.cancel()
         for scope in self._scopes:
             scope.cancel()
 
     def outcome(self) -> Outcome:
         """What every node recorded."""
-        return Outcome(self._recorders, self._runtime.now)
+        return Outcome(self._recorders, self._runtime.now, self._meter.busy_s)
 
     def _recorder(self) -> Recorder:
         record = self._experiment.record
@@ -103,21 +133,35 @@ class World:
         self._recorders.append(recorder)
         return recorder
 
+    def _decode_role(self, number: int) -> DecodeRole:
+        experiment, node = self._experiment, self.decode_nodes[number]
+        return DecodeRole(
+            self._runtime,
+            node,
+            [ends[number][0] for ends in self._ends],
+            self._router,
+            experiment.policy,
+            experiment.planner().plans_of,
+            experiment.cost.looks_ahead,
+            experiment.geometry.num_layers,
+            experiment.workload.closed,
+            experiment.cluster.decode_batch,
+            node.recorder,
+        )
+
     def _start_prefill_node(self, number: int) -> None:
         experiment, runtime = self._experiment, self._runtime
-        here, there = channel_pair(runtime, experiment.network.one_way_s)
-        recorder = self._recorder()
-        node = self._make_prefill_node(
-            runtime, experiment, number, self._shaper, self.decode_node.land, recorder
-        )
+        node = self.prefill_nodes[number]
         role = PrefillRole(
-            runtime, node, there, experiment.policy, experiment.planner().plan_of, recorder
+            runtime,
+            node,
+            [there for _, there in self._ends[number]],
+            experiment.policy,
+            experiment.planner().plan_of,
+            node.recorder,
         )
         scope = runtime.scope()
         scope.spawn(role.run())
-        self._prefill_nodes.append(node)
-        self._here.append(here)
-        self._there.append(there)
         self._scopes.append(scope)
 
     async def _at_their_times(self, rows: Sequence[tuple[float, T]]) -> AsyncIterator[T]:
@@ -128,13 +172,15 @@ class World:
             yield what
 
     def _lose(self, number: int, _: float) -> None:
-        """A prefill node dies: its program ends, its queue pair is flushed, its peer is told."""
-        node = self._prefill_nodes[number]
+        """A prefill node dies: its program ends, its queue pairs are flushed, peers are told."""
+        node = self.prefill_nodes[number]
         self._scopes[number].cancel()
         node.die()
-        self._there[number].cut()
-        self.decode_node.drop(self._shaper.drop(node.queue_pairs))
-        self._here[number].deliver(PeerLost(node.name))
+        dropped = self._shaper.drop(node.queue_pairs)
+        for decode_node, (here, there) in zip(self.decode_nodes, self._ends[number], strict=True):
+            there.cut()
+            decode_node.drop([p for p in dropped if p.flow.destination == decode_node.name])
+            here.deliver(PeerLost(node.name))
 
 
 async def _join(scope: Scope) -> None:

@@ -2,15 +2,16 @@
 
 from smartgen.policy.importance import Profile, block_importance
 from smartgen.policy.order import order_blocks
-from smartgen.policy.plan import Plan, Progress, proactive_budget, speculate
+from smartgen.policy.plan import Plan, proactive_budget, speculate
 from smartgen.policy.policy import Policy
+from smartgen.policy.routing import choose
 
 __all__ = [
     "Plan",
     "Policy",
     "Profile",
-    "Progress",
     "block_importance",
+    "choose",
     "order_blocks",
     "proactive_budget",
     "speculate",

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -34,11 +33,16 @@ def proactive_budget(
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The blocks of one request in pushing order, of which the first num_planned are proactive."""
+    """The blocks of one request that must be sent, in pushing order; the first are proactive.
 
-    order: Int  # [L * M], layer * M + block
+    order holds layer * M + block, at most num_layers * M of them: what the decoding node holds
+    already is left out. num_planned of them are pushed during prefill.
+    """
+
+    order: Int
     num_planned: int
     blocks_per_layer: int
+    num_layers: int
 
     @cached_property
     def by_layer(self) -> tuple[Int, ...]:
@@ -46,25 +50,25 @@ class Plan:
         planned = self.order[: self.num_planned]
         layer = planned // self.blocks_per_layer
         grouped = planned[np.argsort(layer, kind="stable")]
-        num_layers = len(self.order) // self.blocks_per_layer
-        ends = np.cumsum(np.bincount(layer, minlength=num_layers))
+        ends = np.cumsum(np.bincount(layer, minlength=self.num_layers))
         return tuple(np.split(grouped, ends[:-1]))
 
-
-class Progress(NamedTuple):
-    """How far a request's plan has been posted, and the fraction of a block carried over."""
-
-    posted: int
-    credit: float = 0.0
+    @property
+    def left(self) -> Int:
+        """The blocks that are not pushed during prefill."""
+        return self.order[self.num_planned :]
 
 
-def speculate(policy: Policy, plan: Plan, progress: Progress) -> tuple[Int, Progress]:
-    """Return the blocks to push now that one attention layer leaves the network idle.
+def speculate(policy: Policy, plan: Plan, posted: int, step: int, layer: int) -> Int:
+    """Return the blocks to push as this layer's attention leaves the network idle in this step.
 
-    Draws from what the plan has left, never from what a mask lacks: that would resend blocks in
-    flight. At most speculative_ratio * M blocks on average per call.
+    Draws from what the plan has left after the posted ones, never from what a mask lacks: that
+    would resend blocks in flight. At most speculative_ratio * M blocks on average per layer;
+    where that is no whole number, which layers push the odd block depends on step and layer
+    alone, so that a step can be played again.
     """
-    credit = progress.credit + policy.speculative_ratio * plan.blocks_per_layer
-    quota = int(credit + 1e-9)  # 0.1 * 30 blocks are 3, whatever binary fractions say
-    stop = min(progress.posted + quota, len(plan.order))
-    return plan.order[progress.posted : stop], Progress(stop, credit - quota)
+    per_layer = policy.speculative_ratio * plan.blocks_per_layer
+    number = step * plan.num_layers + layer
+    # 0.1 * 30 blocks are 3, whatever binary fractions say
+    quota = int(per_layer * (number + 1) + 1e-6) - int(per_layer * number + 1e-6)
+    return plan.order[posted : posted + quota]

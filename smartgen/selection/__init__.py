@@ -14,6 +14,10 @@ from smartgen.selection.selector import Selector
 class Draw(Protocol):
     """The selections of one request."""
 
+    @property
+    def ratios(self) -> NDArray[np.float64] | None:
+        """Selected shares of cached entries, [L], where selected_at is just that; else null."""
+
     def selected_at(self, generated: int) -> NDArray[np.float64]:
         """Entries each row selects in every layer, [L], with so many generated ones cached."""
 

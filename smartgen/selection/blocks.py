@@ -84,6 +84,8 @@ class BlockSelection:
 class BlockDraw:
     """Entries selected of every block by one request; keeps the noise of the step last drawn."""
 
+    ratios = None
+
     def __init__(
         self,
         law: BlockSelection,

@@ -61,15 +61,15 @@ class ExponentDraw:
         reuse: bool,
     ) -> None:
         dense = min(selector.dense_layers, geometry.num_layers)
-        self._ratios = np.full(geometry.num_layers, selector.mean_ratio)
-        self._ratios[:dense] = 1.0
+        self.ratios = np.full(geometry.num_layers, selector.mean_ratio)
+        self.ratios[:dense] = 1.0
         self._law, self._exponent, self._reuse = law, exponent, reuse
         self._dense, self._selected = dense, selector.mean_ratio * num_tokens
         self._num_tokens = num_tokens
 
     def selected_at(self, generated: int) -> NDArray[np.float64]:
         """Entries each row selects in every layer, [L], with so many generated ones cached."""
-        return self._ratios * (self._num_tokens + generated)
+        return self.ratios * (self._num_tokens + generated)
 
     def remote(self, step: int, layer: int, mask: BlockMask) -> float:
         """Entries to fetch in this layer."""

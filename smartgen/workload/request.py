@@ -41,6 +41,11 @@ class Request:
                     f"request.{name}={getattr(self, name)} must not exceed "
                     f"request.prompt_tokens={self.prompt_tokens}"
                 )
+        if self.abort_s is not None and self.abort_s < self.arrival_s:
+            raise SmartGenError(
+                f"request.abort_s={self.abort_s} must not lie before its arrival at "
+                f"{self.arrival_s}"
+            )
 
 
 def closed_batch(

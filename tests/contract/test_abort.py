@@ -251,7 +251,7 @@ def test_a_prefill_role_that_loses_its_decoding_node_stops_and_gives_everything_
 
     def lose(_):
         assert made[2]._pages  # it is prefilling
-        world._there[2].deliver(PeerLost("decode0"))
+        world._ends[2][0][1].deliver(PeerLost("decode0"))
 
     runtime.call_last(0.01, lose)
     with pytest.raises(SmartGenError, match="nothing can happen any more"):

@@ -41,9 +41,8 @@ def worlds_agree(tiny):
 def test_a_push_out_of_order_is_found(worlds_agree, monkeypatch):
     speculate = prefill_role.speculate
 
-    def reordered(policy, plan, progress):
-        blocks, after = speculate(policy, plan, progress)
-        return blocks[::-1], after
+    def reordered(*arguments):
+        return speculate(*arguments)[::-1]
 
     monkeypatch.setattr(prefill_role, "speculate", reordered)
     with pytest.raises(AssertionError):
@@ -74,7 +73,7 @@ def test_a_mask_set_before_its_data_is_found(worlds_agree, monkeypatch):
     post = TimedPrefillNode._post
 
     def with_mask_first(node, write, *rest, **named):
-        decode_node = node._land.__self__
+        decode_node = node._lands[0].__self__
         if write.parcel.purpose == Purpose.SPECULATIVE and isinstance(decode_node, EmuDecodeNode):
             slot = decode_node.slots[write.parcel.slots[0]]
             bounds = node._geometry.bounds(slot.request.prompt_tokens)

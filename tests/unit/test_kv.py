@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smartgen.errors import SmartGenError
-from smartgen.kv import LOCAL, PADDED, REMOTE, BlockMask, Geometry, split_index
+from smartgen.kv import LOCAL, PADDED, REMOTE, BlockMask, Geometry, PrefixCache, split_index
 
 
 @given(st.integers(0, 5000), st.integers(1, 1000))
@@ -56,13 +56,31 @@ def test_a_split_is_a_permutation_with_remote_entries_first_then_local_ones(case
 
 
 def test_a_block_delivered_twice_is_noticed():
-    mask = BlockMask(Geometry(3, 1, 1, 2, 4), np.array([0, 1]), dense_layers=1)
+    mask = BlockMask(Geometry(3, 1, 1, 2, 4), np.arange(2, 12), dense_layers=1)
     mask.land(np.array([5, 6]))
     with pytest.raises(RuntimeError, match="delivered twice"):
         mask.land(np.array([6]))
 
 
 def test_a_block_mask_counts_what_is_left_in_each_layer():
-    mask = BlockMask(Geometry(3, 1, 1, 2, 4), np.arange(4), dense_layers=1)
+    mask = BlockMask(Geometry(3, 1, 1, 2, 4), np.arange(4, 12), dense_layers=1)
     mask.land(np.array([4, 8, 9]))
     assert mask.left.tolist() == [0, 3, 2] and mask.num_left == 5 and mask.sparse_ratio == 3 / 8
+
+
+def test_what_a_prefix_cache_holds():
+    cache = PrefixCache(capacity_tokens=12)
+    assert cache.hit_tokens([1, 2], 4, 8) == 0
+    cache.add([1, 2, 3], 4, 11)  # the last block is partial, and of no use to others
+    assert cache.hit_tokens([1, 2, 3, 4], 4, 16) == 8
+    assert cache.hit_tokens([1, 2, 3, 4], 4, 7) == 7
+    cache.add([1, 5, 6], 4, 12)  # 2 is the least recently used, and goes
+    assert cache.hit_tokens([1, 2], 4, 8) == 4
+    assert cache.hit_tokens([1, 5, 6], 4, 12) == 12
+    assert cache.held_tokens == 12
+
+
+def test_a_prefix_cache_without_room_holds_nothing():
+    cache = PrefixCache(capacity_tokens=0)
+    cache.add([1], 4, 4)
+    assert cache.hit_tokens([1], 4, 4) == 0

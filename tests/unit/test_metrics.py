@@ -17,7 +17,7 @@ from smartgen.experiment import Experiment, Outcome
 from smartgen.metrics.attribution import Shares
 from smartgen.metrics.compare import comparison_table, summary_csv_rows
 from smartgen.metrics.labels import differences, labels
-from smartgen.metrics.records import IterationRow, Recorder, RequestRow, TokenRow
+from smartgen.metrics.records import IterationRow, Recorder, RequestRow, TokenSpan
 from smartgen.metrics.store import read_run, write_run
 from smartgen.metrics.summary import summarize
 from smartgen.metrics.tables import SCHEMAS, Tables, make_tables
@@ -173,7 +173,9 @@ def test_recorded_contradictions_are_refused(fault: str) -> None:
     if fault == "unknown request":
         recorder.request(9)
     elif fault == "missing token":
-        recorder.tokens.append(TokenRow(0, 3, 1.0, 1, None))
+        row = IterationRow("decode0", 1, 0.0, 0.5, 1, 9, Shares(0.5), 1, 0, 0, 0, 0, 0, 0)
+        recorder.iterations.append(row)
+        recorder.spans += [TokenSpan(0, 1, 1), TokenSpan(0, 1, 1)]
     else:
         shares = Shares(select_s=0.4)
         recorder.iterations.append(

@@ -11,8 +11,8 @@ from smartgen.policy import (
     Plan,
     Policy,
     Profile,
-    Progress,
     block_importance,
+    choose,
     order_blocks,
     proactive_budget,
     speculate,
@@ -66,38 +66,55 @@ def test_metadata_is_subtracted_from_the_window_only_when_the_policy_says_so():
     assert proactive_budget(budgeted, geometry, 1.0, 4.0, 0.48) == 120
 
 
-@given(st.integers(0, 40), st.floats(0.001, 1.0))
-def test_speculation_posts_every_remaining_block_once_in_plan_order(planned, ratio):
+@given(st.integers(0, 40), st.floats(0.001, 1.0), st.integers(1, 9), st.integers(0, 4))
+def test_speculation_posts_every_remaining_block_once_in_plan_order(planned, ratio, step, layer):
     order = np.random.default_rng(1).permutation(40)
-    plan = Plan(order, planned, 8)
+    plan = Plan(order, planned, 8, 5)
     policy = Policy(name="any", speculative_ratio=ratio)
-    progress, posted, calls = Progress(planned), [], 0
-    while progress.posted < 40:
-        blocks, progress = speculate(policy, plan, progress)
-        posted += blocks.tolist()
+    posted, calls = [], 0
+    while planned + len(posted) < 40:
+        posted += speculate(policy, plan, planned + len(posted), step, layer).tolist()
+        step, layer = (step, layer + 1) if layer < 4 else (step + 1, 0)
         calls += 1
-        assert len(posted) <= calls * ratio * 8 + 1e-6  # never ahead of its budget
-        assert len(posted) == min(40 - planned, int(calls * ratio * 8 + 1e-9))
+        # a block more or less, whichever layer the count starts at
+        assert abs(len(posted) - calls * ratio * 8) <= 1 + 1e-6 or len(posted) == 40 - planned
     assert posted == order[planned:].tolist()
 
 
 @pytest.mark.parametrize(("ratio", "iterations"), [(0.1, 10), (0.05, 20), (0.2, 5)])
 def test_a_ratio_of_10_percent_finishes_in_10_iterations_on_an_idle_network(ratio, iterations):
     geometry = Geometry(num_layers=40, num_kv_heads=8, head_dim=128)
-    plan = Plan(np.arange(geometry.num_blocks), 0, 1000)
+    plan = Plan(np.arange(geometry.num_blocks), 0, 1000, 40)
     policy = Policy(name="any", speculative_ratio=ratio)
-    progress, layers = Progress(0), 0
-    while progress.posted < geometry.num_blocks:
-        _, progress = speculate(policy, plan, progress)
+    posted = layers = 0
+    while posted < geometry.num_blocks:
+        step, layer = divmod(layers, geometry.num_layers)
+        posted += len(speculate(policy, plan, posted, 2 + step, layer))
         layers += 1
     assert layers == iterations * geometry.num_layers
 
 
+@pytest.mark.parametrize(
+    ("rule", "turn", "loads", "lost", "node"),
+    [
+        ("round_robin", 5, [9, 0, 0], (), 2),
+        ("round_robin", 1, [0, 0, 0], (1,), 2),
+        ("least_loaded", 5, [3, 1, 1], (), 2),
+        ("least_loaded", 6, [3, 1, 1], (), 1),
+        ("least_loaded", 5, [3, 1, 2], (1,), 2),
+        ("least_loaded", 0, [3, 1], (0, 1), 1),
+    ],
+)
+def test_routing(rule, turn, loads, lost, node):
+    assert choose(rule, turn, loads, lost) == node
+
+
 def test_planned_blocks_are_grouped_by_layer_in_pushing_order():
-    plan = Plan(np.array([9, 0, 17, 1, 8, 2]), 5, 8)
-    assert [blocks.tolist() for blocks in Plan(plan.order, 5, 2).by_layer][:1] == [[0, 1]]
-    plan = Plan(np.array([5, 0, 3, 1, 4, 2]), 5, 2)
+    plan = Plan(np.array([5, 0, 3, 1, 4, 2]), 5, 2, 3)
     assert [blocks.tolist() for blocks in plan.by_layer] == [[0, 1], [3], [5, 4]]
+    assert plan.left.tolist() == [2]
+    # some blocks of layers 0 and 1 are held by the decoding node already
+    assert [b.tolist() for b in Plan(np.array([4, 3, 5]), 2, 2, 3).by_layer] == [[], [3], [4]]
 
 
 @pytest.mark.parametrize(

@@ -176,3 +176,25 @@ def test_a_flushed_queue_pair_gives_its_rate_to_the_others():
     wire.advance(1.0)
     assert wire.drop(1.0, ["a"]) == [gone]
     assert wire.advance(1e9) == [left] and left.end_s == pytest.approx(1.5)
+
+
+def test_a_sender_is_shared_by_its_receivers_in_order_of_posting():
+    wire = Wire("fifo", {"host0": 1.5 * GB, "decode0": GB, "decode1": GB})
+    first = Flow((1,), "host0", "decode0", "a", 2 * GB)
+    second = Flow((2,), "host0", "decode1", "b", 1 * GB)
+    run(wire, [(0.0, first), (0.0, second)])
+    # the first takes its whole link; the second gets half of its own, and all of it from 2 s on
+    assert (first.end_s, second.end_s) == (pytest.approx(2.0), pytest.approx(2.0))
+    third = Flow((3,), "host0", "decode1", "b", 1 * GB)
+    fourth = Flow((4,), "host0", "decode0", "a", 1 * GB)
+    wire = Wire("fifo", {"host0": 1.5 * GB, "decode0": GB, "decode1": GB})
+    run(wire, [(0.0, third), (0.5, fourth)])
+    assert (third.end_s, fourth.end_s) == (pytest.approx(1.0), pytest.approx(1.75))
+
+
+@pytest.mark.parametrize("discipline", ["fifo", "priority", "queue_pair"])
+def test_two_receivers_do_not_touch_each_other_where_senders_are_fast(discipline):
+    wire = Wire(discipline, {"host0": 2 * GB, "decode0": GB, "decode1": GB})
+    flows = [Flow((i,), "host0", f"decode{i % 2}", f"qp{i % 2}", GB) for i in range(4)]
+    run(wire, [(0.1 * i, flow) for i, flow in enumerate(flows)])
+    assert [f.end_s for f in flows] == [pytest.approx(t) for t in (1.0, 1.1, 2.0, 2.1)]
