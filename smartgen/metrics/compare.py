@@ -29,10 +29,10 @@ def comparison_table(rows: Sequence[tuple[str, Metrics]]) -> str:
     lines = [["run", *(column.title for column in columns), ""]]
     for label, metrics in rows:
         lines.append([label, *(column.text(metrics) for column in columns), flags(metrics)])
-    shown = [
-        i for i in range(len(lines[0])) if i in _KEPT or any(_told(line[i]) for line in lines[1:])
-    ]
-    lines = [[line[i] for i in shown] for line in lines] if is_open else lines
+    if is_open:
+        last = len(lines[0]) - 1
+        shown = [i for i in range(last) if i in _KEPT or any(_told(line[i]) for line in lines[1:])]
+        lines = [[line[i] for i in (*shown, last)] for line in lines]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     text = [_line(line, widths) for line in lines]
     if is_open:
