@@ -43,13 +43,14 @@ def write_timeline(run: Run, path: Path) -> None:
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(gzip.compress(text.encode(), mtime=0))
-        partial.replace(path)
+        try:
+            partial.write_bytes(gzip.compress(text.encode(), mtime=0))
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
         reason = error.strerror or str(error)
         raise SmartGenError(f"the timeline cannot be written to {path}: {reason}") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def timeline(run: Run) -> list[Event]:
