@@ -6,13 +6,13 @@ suspends, acts side by side start at the same time and end with the last. What i
 way can be taken back, to run it again.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from smartgen.sim.runtime import Pause, SimRuntime
 
 
-class Advance:
+class Advance(Awaitable[None]):
     """Over at a time known from the start; awaiting it moves the time ahead."""
 
     __slots__ = ("_runtime", "end_s")
@@ -20,27 +20,24 @@ class Advance:
     def __init__(self, runtime: "AheadRuntime", end_s: float) -> None:
         self._runtime, self.end_s = runtime, end_s
 
-    def __await__(self) -> Iterator[Any]:
+    def __await__(self) -> Any:
         self._runtime.ahead_s = self.end_s
         return _NOTHING
 
 
-class _Nothing:
-    """An iterator without items, and an awaitable that is done."""
+class _Done(Awaitable[None]):
+    """What is over already: awaiting it never suspends."""
 
     __slots__ = ()
 
-    def __iter__(self) -> "_Nothing":
-        return self
-
-    def __await__(self) -> "_Nothing":
+    def __await__(self) -> Any:
         return self
 
     def __next__(self) -> Any:
         raise StopIteration
 
 
-_NOTHING = _Nothing()
+_NOTHING = _Done()
 
 
 class AheadRuntime(SimRuntime):

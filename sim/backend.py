@@ -8,13 +8,8 @@ from smartgen.experiment import Experiment, Outcome
 from smartgen.nodes.world import World
 from smartgen.selection import BlockSelection
 from smartgen.sim.ahead import AheadRuntime
-from smartgen.sim.folded import (
-    DirectChannel,
-    FoldedDecodeNode,
-    FoldedPrefillNode,
-    FoldedRecorder,
-    Ledgers,
-)
+from smartgen.sim.folded import FoldedDecodeNode, FoldedPrefillNode
+from smartgen.sim.foreseen import DirectChannel, FoldedRecorder, Ledgers
 from smartgen.sim.nodes import SimDecodeNode, SimPrefillNode
 from smartgen.sim.runtime import SimRuntime
 
@@ -67,8 +62,8 @@ def _run_folded(experiment: Experiment) -> Outcome:
     rates = links(experiment.network, experiment.cluster)
     recorders: list[FoldedRecorder] = []
 
-    def recorder(*wants: bool) -> FoldedRecorder:
-        recorders.append(FoldedRecorder(runtime, *wants))
+    def recorder(transfers: bool, decisions: bool, acts: bool) -> FoldedRecorder:
+        recorders.append(FoldedRecorder(runtime, transfers, decisions, acts))
         return recorders[-1]
 
     world = World(

@@ -6,24 +6,22 @@ that is posted before the end, it is taken back and run again. On a link that se
 first out that can only make it longer, so the end never comes too late.
 """
 
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
-from smartgen.cost import Flow
-from smartgen.cost.shaper import Land, Posting
+from smartgen.cost.shaper import Land, Links, Posting
 from smartgen.engine.messages import Fetch
 from smartgen.experiment import Experiment
 from smartgen.kv.geometry import Int
-from smartgen.metrics.records import Decision, Purpose, Recorder
-from smartgen.nodes.channel import LocalChannel
+from smartgen.metrics.records import Purpose, Recorder
 from smartgen.nodes.landings import Landings
+from smartgen.nodes.meter import Meter
 from smartgen.nodes.replies import interference_s
 from smartgen.nodes.slot import Slot
 from smartgen.nodes.timed_prefill import Write
 from smartgen.nodes.timed_step import TimedSplit
 from smartgen.sim.ahead import AheadRuntime
-from smartgen.sim.ledger import Ledger
+from smartgen.sim.foreseen import Foreseen, ForeseenLandings, Ledgers
 from smartgen.sim.nodes import SimDecodeNode, SimPrefillNode, SimStep
 from smartgen.sim.runtime import Waitable
 
@@ -31,117 +29,21 @@ Acts = Callable[[], Coroutine[Any, Any, None]]
 Undo = list[tuple[Callable[..., None], tuple[Any, ...]]]
 
 
-class Receiver(Protocol):
-    """A decoding node, as its postings see it."""
-
-    def lands_s(self, posting: "Foreseen") -> float:
-        """When a posting lands."""
-
-    def expect(self, posting: "Foreseen") -> None:
-        """Something was posted to this node, or announced."""
-
-
-@dataclass(slots=True, eq=False)
-class Foreseen(Posting[Write]):
-    """A posting of which it is known when it lands. landed_pieces are those that a mask shows."""
-
-    receiver: Receiver | None = None
-    now: Callable[[], float] = float
-    withdrawn: bool = False
-    reported: bool = False
-
-    @property
-    def landed(self) -> bool:
-        """Whether all of it has arrived."""
-        assert self.receiver is not None
-        return self.receiver.lands_s(self) <= self.now()
-
-
-class Ledgers:
-    """A ledger for every decoding node: what nodes post on instead of a shaped network."""
-
-    def __init__(self, runtime: AheadRuntime, rates: Mapping[str, float], one_way_s: float) -> None:
-        self._runtime, self._rates, self._one_way_s = runtime, rates, one_way_s
-        self._ledgers: dict[str, Ledger] = {}
-        self._receivers: dict[str, Receiver] = {}
-
-    def open(self, name: str, receiver: Receiver) -> Ledger:
-        """A ledger for a decoding node."""
-        self._receivers[name] = receiver
-        self._ledgers[name] = ledger = Ledger(self._rates[name])
-        return ledger
-
-    def post(self, flow: Flow, write: Write, land: Land[Write]) -> Posting[Write]:
-        """Post at the present time, which may lie ahead of the clock."""
-        flow.posted_s = self._runtime.now
-        receiver = self._receivers[flow.destination]
-        posting = Foreseen(flow, write, land, 0, receiver, self._runtime.time)
-        self._ledgers[flow.destination].add(posting)
-        receiver.expect(posting)
-        return posting
-
-    def settle(self) -> None:
-        """Nothing lands by itself: nodes look."""
-
-    def drop(self, queue_pairs: Collection[str]) -> list[Posting[Write]]:
-        """Nothing can be dropped: losses are not foreseen."""
-        raise RuntimeError(f"{sorted(queue_pairs)} cannot be flushed ahead of the clock")
-
-    def alone(self, flow: Flow) -> list[tuple[str, float, float]]:
-        """When a flow was posted on each of its links, and for how long it keeps it busy."""
-        posted_s = flow.posted_s + self._one_way_s
-        links = (flow.source, flow.destination)
-        return [(link, posted_s, flow.size / self._rates[link]) for link in links]
-
-
-class DirectChannel(LocalChannel):
-    """A channel whose messages may cross ahead of the clock; they are frozen, so none is copied."""
-
-    def deliver(self, message: Any) -> None:
-        """Take a message in, one way from now."""
-        if self._one_way_s > 0:
-            when_s = self._runtime.now + self._one_way_s
-            self._runtime.call_at(when_s, lambda _: self._take(message))
-        else:
-            self._runtime.call_soon(lambda _: self._take(message))
-
-    def _take(self, message: Any) -> None:
-        if self._hear is not None:
-            self._hear(message)
-
-
-class ForeseenLandings(Landings):
-    """Planned pushes of one slot, of which it is known when they land once they are posted."""
-
-    def __init__(self, runtime: AheadRuntime, node: "FoldedDecodeNode", num_layers: int) -> None:
-        super().__init__(runtime, num_layers)
-        self._clock, self._node = runtime, node
-        self._pushes: list[Foreseen] = []  # by layer
-
-    def expect(self, posting: Foreseen) -> None:
-        """The next layer's push is announced."""
-        self._pushes.append(posting)
-
-    def in_flight(self, layer: int) -> bool:
-        """Whether the layer's planned push is still to come."""
-        return self._node.lands_s(self._pushes[layer]) > self._clock.now
-
-    async def layer(self, layer: int) -> None:
-        """Wait for one layer."""
-        await self._node.wait_for(self._pushes[layer])
-
-    async def all(self) -> None:
-        """Wait for all layers: they are pushed in order."""
-        await self._node.wait_for(self._pushes[-1])
-
-
 class FoldedPrefillNode(SimPrefillNode):
     """A prefill node whose pushes are all announced when a prefill starts."""
 
     _runtime: AheadRuntime
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(
+        self,
+        runtime: AheadRuntime,
+        experiment: Experiment,
+        number: int,
+        links: Links[Write],
+        lands: Sequence[Land[Write]],
+        recorder: Recorder,
+    ) -> None:
+        super().__init__(runtime, experiment, number, links, lands, recorder)
         self._last: dict[int, Foreseen] = {}  # push of each request
 
     def perform(self, request_id: int, acts: Acts) -> Any:
@@ -182,8 +84,16 @@ class FoldedDecodeNode(SimDecodeNode):
 
     runtime: AheadRuntime
 
-    def __init__(self, runtime: Any, experiment: Experiment, number: int, *rest: Any) -> None:
-        super().__init__(runtime, experiment, number, *rest)
+    def __init__(
+        self,
+        runtime: AheadRuntime,
+        experiment: Experiment,
+        number: int,
+        links: Links[Write],
+        meter: Meter,
+        recorder: Recorder,
+    ) -> None:
+        super().__init__(runtime, experiment, number, links, meter, recorder)
         self._one_way_s = experiment.network.one_way_s
         assert isinstance(self.links, Ledgers)
         self.ledger = self.links.open(self.name, self)
@@ -398,37 +308,3 @@ class FoldedStep(SimStep):
         alone = [link for posting in postings for link in node.links.alone(posting.flow)]
         now = self._runtime.now
         self._timer.replied(now, interference_s(alone, now))
-
-
-class FoldedRecorder(Recorder):
-    """A recorder that keeps decisions in the order of their time, and can take them back."""
-
-    def __init__(self, runtime: AheadRuntime, *wants: bool) -> None:
-        super().__init__(*wants)
-        self._runtime = runtime
-        self._decided: list[tuple[float, Decision]] = []
-
-    def decide(
-        self, kind: str, request_id: int, step: int, layer: int, values: Iterable[float]
-    ) -> None:
-        """Log a decision at the present time, which may lie ahead of the clock."""
-        if self.wants_decisions:
-            told = tuple(float(value) for value in values)
-            decided = (self._runtime.now, Decision(kind, request_id, step, layer, told))
-            self._decided.append(decided)
-            self._runtime.may_undo(self._take_back, decided)
-
-    def _take_back(self, decided: tuple[float, Decision]) -> None:
-        for at in reversed(range(len(self._decided))):
-            if self._decided[at] is decided:
-                del self._decided[at]
-                return
-
-    def finish(self) -> None:
-        """All is decided."""
-        self.decisions += [decision for _, decision in sorted(self._decided, key=_time)]
-        self._decided.clear()
-
-
-def _time(decided: tuple[float, Decision]) -> float:
-    return decided[0]

@@ -8,7 +8,7 @@ waits for alone never becomes an event: gathering pauses takes the longest.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from functools import partial
 from heapq import heappush
 from typing import Any, TypeAlias
@@ -278,8 +278,11 @@ class SimRuntime:
         """A new scope."""
         return SimScope(self)
 
-    async def gather(self, *acts: Awaitable[Any]) -> None:
+    def gather(self, *acts: Awaitable[Any]) -> Awaitable[None]:
         """Run acts side by side."""
+        return self._gather(acts)
+
+    async def _gather(self, acts: Iterable[Awaitable[Any]]) -> None:
         last: Pause | None = None
         others = []
         for act in acts:

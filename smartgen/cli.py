@@ -28,6 +28,7 @@ usage: smartgen [KEY=VALUE ...]              run one experiment, print a table, 
        smartgen -m KEY=A,B,C ...             sweep over all combinations, in parallel
        smartgen experiment=NAME ...          a named experiment (may be a sweep)
        smartgen plot KIND RUN... [-o FILE]   draw runs, or the runs of a sweep, over each other
+       smartgen timeline RUN [-o FILE]       a timeline for ui.perfetto.dev (record.transfers=true)
        smartgen --cfg job                    show the composed configuration
        smartgen --config-dir DIR ...         add schemes, models and cards of your own
        smartgen --version
@@ -40,7 +41,7 @@ networks:      {network}
 selectors:     {selector}
 selection:     {selection}
 workloads:     {workload}
-kinds of plot: ctl bars gaps stalls
+kinds of plot: ctl bars gaps stalls cdf load rate needs
 
 Every key and its default: smartgen --cfg job. Results go to results/; the same sweep command
 continues where it was interrupted.
@@ -80,9 +81,11 @@ def _dispatch(arguments: list[str]) -> None:
         sys.stdout.write(f"smartgen {program_version()}\n")
     elif arguments and arguments[0] == "plot":
         _plot(arguments[1:])
+    elif arguments and arguments[0] == "timeline":
+        _timeline(arguments[1:])
     elif arguments and arguments[0].isidentifier():
         raise SmartGenError(
-            f"{arguments[0]!r} is neither a subcommand (plot, help) nor key=value; "
+            f"{arguments[0]!r} is neither a subcommand (plot, timeline, help) nor key=value; "
             "see smartgen --help"
         )
     else:
@@ -216,8 +219,8 @@ def _report_command(begun: "Started") -> None:
 
 def _write_summary(runs: "list[Run]", path: Path) -> None:
     """What differs between points, and their metrics, as a table for other programs."""
+    from smartgen.metrics.compare import summary_csv_rows
     from smartgen.metrics.labels import differences
-    from smartgen.metrics.summary import summary_csv_rows
 
     differing = differences(runs)
     rows = [
@@ -233,8 +236,8 @@ def _write_summary(runs: "list[Run]", path: Path) -> None:
 
 def _report(runs: "list[Run]", folder: Path, figures: list[str]) -> None:
     """Print open workloads and the table of runs, and draw figures into a folder."""
+    from smartgen.metrics.compare import comparison_table
     from smartgen.metrics.labels import labels
-    from smartgen.metrics.summary import comparison_table
     from smartgen.workload.echo import echo_line
 
     echoes = [run.metrics["workload"] for run in runs]
@@ -265,13 +268,7 @@ def _plot(arguments: list[str]) -> None:
     from smartgen.plot import KINDS, draw
     from smartgen.sweep import finished_points
 
-    output = None
-    if "-o" in arguments:
-        at = arguments.index("-o")
-        if at + 1 == len(arguments):
-            raise SmartGenError("-o needs the file to draw into")
-        output = Path(arguments[at + 1])
-        arguments = arguments[:at] + arguments[at + 2 :]
+    arguments, output = _split_output(arguments)
     if len(arguments) < 2:
         raise SmartGenError(f"plot needs a kind ({', '.join(KINDS)}) and folders of runs")
     kind, *names = arguments
@@ -282,6 +279,29 @@ def _plot(arguments: list[str]) -> None:
         path = path.with_name(f"{path.name}.png")
     draw(kind, [read_run(folder) for folder in folders], path)
     sys.stdout.write(f"figure:  {path}\n")
+
+
+def _split_output(arguments: list[str]) -> tuple[list[str], Path | None]:
+    """Take -o FILE out of arguments."""
+    if "-o" not in arguments:
+        return arguments, None
+    at = arguments.index("-o")
+    if at + 1 == len(arguments):
+        raise SmartGenError("-o needs the file to write to")
+    return arguments[:at] + arguments[at + 2 :], Path(arguments[at + 1])
+
+
+def _timeline(arguments: list[str]) -> None:
+    from smartgen.metrics.store import read_run
+    from smartgen.metrics.timeline import write_timeline
+
+    arguments, output = _split_output(arguments)
+    if len(arguments) != 1:
+        raise SmartGenError(f"timeline needs one folder of a run, not {len(arguments)}")
+    run = read_run(Path(arguments[0]))
+    path = output or run.folder / "timeline.json.gz"
+    write_timeline(run, path)
+    sys.stdout.write(f"timeline: {path} (open it at ui.perfetto.dev)\n")
 
 
 # -- what is kept

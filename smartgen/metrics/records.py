@@ -181,31 +181,36 @@ class Recorder:
 
 @dataclass
 class Merged:
-    """What all nodes of a run have seen."""
+    """What all nodes of a run have seen; transfers are in order of posting."""
 
+    nodes: list[Recorder]
     requests: dict[int, RequestRow]
-    tokens: list[TokenRow]
     iterations: list[IterationRow]
     transfers: list[TransferRow]
     decisions: list[Decision]
     acts: list[ActRow]
 
+    @property
+    def tokens(self) -> list[TokenRow]:
+        """All tokens by request and number, a row each; tables are made from spans instead."""
+        rows = [row for node in self.nodes for row in node.tokens]
+        return sorted(rows, key=lambda row: (row.request_id, row.token))
+
 
 def merge(recorders: list[Recorder]) -> Merged:
     """One record for a run: rows of a request that several nodes reported become one."""
-    merged = Merged({}, [], [], [], [], [])
+    merged = Merged(recorders, {}, [], [], [], [])
+    names = [column.name for column in fields(RequestRow)]
     for recorder in recorders:
         for row in recorder.requests.values():
             target = merged.requests.setdefault(row.request_id, RequestRow(row.request_id))
-            for column in fields(row):
-                value = getattr(row, column.name)
+            for name in names:
+                value = getattr(row, name)
                 if value is not None:
-                    setattr(target, column.name, value)
-        merged.tokens += recorder.tokens
+                    setattr(target, name, value)
         merged.iterations += recorder.iterations
         merged.transfers += recorder.transfers
         merged.decisions += recorder.decisions
         merged.acts += recorder.acts
-    merged.tokens.sort(key=lambda row: (row.request_id, row.token))
     merged.transfers.sort(key=lambda row: (row.posted_s, row.end_s, row.request_id))
     return merged

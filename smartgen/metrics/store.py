@@ -36,7 +36,7 @@ def write_run(
     if the run has no result, or if the place cannot be written or holds something else.
     """
     tables = make_tables(experiment, outcome)
-    metrics = summarize(tables, experiment, backend, outcome.makespan_s)
+    metrics = summarize(tables, experiment, backend, outcome.makespan_s, outcome.link_busy_s)
     folder = folder.absolute()
     partial = folder.with_name(f".{folder.name}.partial")
     try:
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def saturated(self) -> bool:
-        """Whether the receiving link was busy nearly all the time."""
+        """Whether something was busy nearly all the time, or a queue grew."""
         return bool(self.metrics["saturated"])
 
     @cached_property
@@ -132,6 +132,11 @@ class Run:
     def decisions(self) -> "pa.Table | None":
         """A row a decision, or null if they were not recorded."""
         return self._read("decisions") if self._has("decisions") else None
+
+    @cached_property
+    def acts(self) -> "pa.Table | None":
+        """A row an act of a layer, or null if they were not recorded."""
+        return self._read("acts") if self._has("acts") else None
 
     def _has(self, name: str) -> bool:
         return (self.folder / f"{name}.parquet").is_file()

@@ -1,17 +1,29 @@
 """From what nodes recorded to the tables of schema 1: one row a request, token, iteration, posting.
 
-Seconds are float64 since the run's start, bytes and counts int64; what is missing is null.
+Seconds are float64 since the run's start, bytes and counts int64; what is missing is null. Tables
+of more than a row a request are made column by column: an open run has millions of tokens.
 """
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from smartgen.errors import SmartGenError
 from smartgen.experiment import Experiment, Outcome
 from smartgen.metrics.attribution import Shares
-from smartgen.metrics.records import IterationRow, Merged, Purpose, RequestRow, TokenRow, merge
+from smartgen.metrics.records import (
+    ActRow,
+    Decision,
+    IterationRow,
+    Merged,
+    Purpose,
+    RequestRow,
+    TransferRow,
+    merge,
+)
+from smartgen.metrics.tokens import made_by_request, token_rows
 from smartgen.workload import Request
 
 if TYPE_CHECKING:
@@ -29,14 +41,19 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
         "decode_node": "string",
         "status": "string",
         "arrival_s": _SECONDS,
+        "reserved_s": _SECONDS,
         "prefill_start_s": _SECONDS,
         "first_token_s": _SECONDS,
         "second_token_s": _SECONDS,
         "plan_delivered_s": _SECONDS,
+        "joined_s": _SECONDS,
         "all_delivered_s": _SECONDS,
         "finish_s": _SECONDS,
+        "prefill_released_s": _SECONDS,
+        "released_s": _SECONDS,
         "prompt_tokens": _COUNT,
         "cached_tokens": _COUNT,
+        "held_tokens": _COUNT,
         "output_tokens": _COUNT,
         "planned_blocks": _COUNT,
         "total_blocks": _COUNT,
@@ -48,6 +65,8 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
         "ttst_s": _SECONDS,
         "ttst_arrival_s": _SECONDS,
         "tbt_s": _SECONDS,
+        "queue_s": _SECONDS,
+        "e2e_s": _SECONDS,
         "score": "float64",
     },
     "tokens": {
@@ -97,19 +116,28 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
         "layer": _COUNT,
         "values": "list<float64>",
     },
+    "acts": {
+        "decode_node": "string",
+        "iteration": _COUNT,
+        "layer": _COUNT,
+        "act": "string",
+        "start_s": _SECONDS,
+        "end_s": _SECONDS,
+    },
 }
-"""Every table's columns and their types, in order."""
+"""Every table's columns and their types, in order. Within a schema, columns are only added."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """A run's tables; transfers and decisions are null unless the experiment records them."""
+    """A run's tables; transfers, decisions and acts are null unless the experiment records them."""
 
     requests: "pa.Table"
     tokens: "pa.Table"
     iterations: "pa.Table"
     transfers: "pa.Table | None" = None
     decisions: "pa.Table | None" = None
+    acts: "pa.Table | None" = None
 
     def present(self) -> "dict[str, pa.Table]":
         """The tables this run has, by name."""
@@ -124,67 +152,60 @@ def make_tables(experiment: Experiment, outcome: Outcome) -> Tables:
     recorded contradicts itself.
     """
     merged, requests = merge(list(outcome.recorders)), experiment.requests
-    _check(merged, requests)
-    tokens = _tokens_of(merged)
-    record = experiment.record
-    return Tables(
-        requests=_table("requests", _request_rows(requests, merged, tokens)),
-        tokens=_table("tokens", _token_rows(tokens)),
-        iterations=_table("iterations", [_iteration_row(row) for row in merged.iterations]),
-        transfers=_table("transfers", _transfer_rows(merged)) if record.transfers else None,
-        decisions=(
-            _table("decisions", [row._asdict() for row in merged.decisions])
-            if record.decisions
-            else None
-        ),
-    )
-
-
-def _check(merged: Merged, requests: Sequence[Request]) -> None:
-    """Refuse an outcome without any result, and rows of requests nobody asked for."""
     if all(row.status is None for row in merged.requests.values()):
         raise SmartGenError(
             f"the run has no result: none of its {len(requests)} requests finished, "
             "failed or was aborted"
         )
-    asked = {request.request_id for request in requests}
-    made = merged.requests.keys() | {row.request_id for row in merged.tokens}
-    if made - asked:
-        raise RuntimeError(f"nodes recorded requests {sorted(made - asked)}; none were asked for")
+    tokens = token_rows(merged)
+    record = experiment.record
+    return Tables(
+        requests=_requests(requests, merged, tokens),
+        tokens=_table("tokens", {name: tokens.column(name) for name in SCHEMAS["tokens"]}),
+        iterations=_iterations(merged.iterations),
+        transfers=_transfers(merged.transfers) if record.transfers else None,
+        decisions=(
+            _table("decisions", _columns(Decision, merged.decisions)) if record.decisions else None
+        ),
+        acts=_table("acts", _columns(ActRow, merged.acts)) if record.acts else None,
+    )
 
 
-def _tokens_of(merged: Merged) -> dict[int, list[TokenRow]]:
-    """The tokens of every request that made any, from the first, which its prefill node reports."""
-    made = {
-        row.request_id: [TokenRow(row.request_id, 1, row.first_token_s, None, None)]
-        for row in merged.requests.values()
-        if row.first_token_s is not None
-    }
-    for token in merged.tokens:
-        made.setdefault(token.request_id, []).append(token)
-    for request_id, tokens in made.items():
-        numbers = [token.token for token in tokens]
-        if numbers != list(range(1, len(tokens) + 1)):
-            raise RuntimeError(f"request {request_id} made tokens {numbers}, not 1, 2, 3, ...")
-    return made
-
-
-def _request_rows(
-    requests: Sequence[Request], merged: Merged, tokens: Mapping[int, Sequence[TokenRow]]
-) -> list[dict[str, Any]]:
+def _requests(requests: Sequence[Request], merged: Merged, tokens: "pa.Table") -> "pa.Table":
+    """A row for each request asked for; what was found out at run time goes before the workload."""
+    made = made_by_request(tokens)
+    nobody = (merged.requests.keys() | made.keys()) - {request.request_id for request in requests}
+    if nobody:
+        raise RuntimeError(f"nodes recorded requests {sorted(nobody)}; none were asked for")
+    names = [column.name for column in fields(RequestRow)]
     rows = []
     for request in requests:
-        row = merged.requests.get(request.request_id, RequestRow(request.request_id))
-        times = [token.time_s for token in tokens.get(request.request_id, ())]
-        asked = {
-            "arrival_s": request.arrival_s,
-            "prompt_tokens": request.prompt_tokens,
-            "cached_tokens": request.cached_tokens,
-            "output_tokens": len(times),
-            "score": None,
-        }
-        rows.append(asdict(row) | asked | _latencies(request.arrival_s, times) | _bytes(row))
-    return rows
+        row = merged.requests.get(request.request_id) or RequestRow(request.request_id)
+        tokens_made = made.get(request.request_id)
+        rows.append(
+            {name: getattr(row, name) for name in names}
+            | {
+                "arrival_s": request.arrival_s,
+                "prompt_tokens": request.prompt_tokens,
+                "cached_tokens": _known(row.cached_tokens, request.cached_tokens),
+                "held_tokens": _known(row.held_tokens, request.held_tokens),
+                "output_tokens": tokens_made.tokens if tokens_made else 0,
+                "queue_s": _since(request.arrival_s, row.prefill_start_s),
+                "e2e_s": _since(request.arrival_s, row.finish_s),
+            }
+            | (tokens_made.latencies(request.arrival_s) if tokens_made else {})
+            | _bytes(row)
+        )
+    columns = {name: [row.get(name) for row in rows] for name in SCHEMAS["requests"]}
+    return _table("requests", columns)
+
+
+def _known(recorded: int | None, asked: int) -> int:
+    return asked if recorded is None else recorded
+
+
+def _since(start_s: float, end_s: float | None) -> float | None:
+    return None if end_s is None else end_s - start_s
 
 
 def _bytes(row: RequestRow) -> dict[str, int | None]:
@@ -194,57 +215,49 @@ def _bytes(row: RequestRow) -> dict[str, int | None]:
     return {name: missing if getattr(row, name) is None else getattr(row, name) for name in names}
 
 
-def _latencies(arrival_s: float, times: Sequence[float]) -> dict[str, float | None]:
-    """Latencies of one request from its tokens' times; null where there are too few tokens."""
-    first = times[0] if times else None
-    second = times[1] if len(times) > 1 else None
-    later = len(times) - 2
-    return {
-        "second_token_s": second,
-        "ttft_s": None if first is None else first - arrival_s,
-        "ttst_s": None if first is None or second is None else second - first,
-        "ttst_arrival_s": None if second is None else second - arrival_s,
-        "tbt_s": (times[-1] - times[1]) / later if later > 0 else None,
-    }
+def _iterations(rows: Sequence[IterationRow]) -> "pa.Table":
+    columns = _columns(IterationRow, rows)
+    shares: list[Shares] = columns.pop("shares")
+    columns |= _columns(Shares, shares)
+    _check_shares(columns)
+    return _table("iterations", columns)
 
 
-def _token_rows(tokens: Mapping[int, Sequence[TokenRow]]) -> list[dict[str, Any]]:
-    rows = []
-    for request_id in sorted(tokens):
-        before_s: float | None = None
-        for token in tokens[request_id]:
-            gap_s = None if before_s is None else token.time_s - before_s
-            rows.append(token._asdict() | {"gap_s": gap_s})
-            before_s = token.time_s
-    return rows
-
-
-def _iteration_row(row: IterationRow) -> dict[str, Any]:
-    took_s, shares_s = row.end_s - row.start_s, math.fsum(row.shares)
-    if abs(shares_s - took_s) > 1e-9 * max(1.0, abs(row.end_s)):
+def _check_shares(columns: Mapping[str, Sequence[Any]]) -> None:
+    end_s = np.array(columns["end_s"], np.float64)
+    took_s = end_s - np.array(columns["start_s"], np.float64)
+    shares_s = np.sum([np.array(columns[name], np.float64) for name in Shares._fields], axis=0)
+    (wrong,) = np.nonzero(np.abs(shares_s - took_s) > 1e-9 * np.maximum(1.0, np.abs(end_s)))
+    if len(wrong):
+        first = int(wrong[0])
         raise RuntimeError(
-            f"iteration {row.iteration} took {took_s} s, but its shares add up to {shares_s} s"
+            f"iteration {columns['iteration'][first]} took {took_s[first]} s, but its shares add "
+            f"up to {shares_s[first]} s"
         )
-    return row._asdict() | row.shares._asdict()
 
 
-def _transfer_rows(merged: Merged) -> list[dict[str, Any]]:
+def _transfers(rows: Sequence[TransferRow]) -> "pa.Table":
     """Numbered rows; what was flushed before its first byte moved has no start."""
-    return [
-        row._asdict()
-        | {"transfer_id": number, "start_s": row.start_s if math.isfinite(row.start_s) else None}
-        for number, row in enumerate(merged.transfers)
-    ]
-
-
-def _table(name: str, rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
     import pyarrow as pa
 
-    def type_of(column: str) -> Any:
-        kind = SCHEMAS[name][column]
-        return pa.list_(pa.float64()) if kind == "list<float64>" else pa.type_for_alias(kind)
+    columns = _columns(TransferRow, rows)
+    starts_s = np.array(columns["start_s"], np.float64)
+    columns["start_s"] = pa.array(starts_s, mask=~np.isfinite(starts_s))
+    return _table("transfers", {"transfer_id": range(len(rows)), **columns})
 
-    columns = {
-        column: pa.array([row[column] for row in rows], type_of(column)) for column in SCHEMAS[name]
-    }
-    return pa.table(columns)
+
+def _columns(kind: type[NamedTuple], rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    return {name: [row[place] for row in rows] for place, name in enumerate(kind._fields)}
+
+
+def _table(name: str, columns: Mapping[str, Any]) -> "pa.Table":
+    import pyarrow as pa
+
+    def typed(column: str, kind: str) -> Any:
+        values = columns[column]
+        wanted = pa.list_(pa.float64()) if kind == "list<float64>" else pa.type_for_alias(kind)
+        if isinstance(values, pa.Array | pa.ChunkedArray):
+            return values.cast(wanted)
+        return pa.array(values, wanted)
+
+    return pa.table({column: typed(column, kind) for column, kind in SCHEMAS[name].items()})

@@ -6,11 +6,20 @@ from types import ModuleType
 
 from smartgen.errors import SmartGenError, one_of
 from smartgen.metrics.store import Run
-from smartgen.plot import bars, ctl, gaps, stalls
+from smartgen.plot import bars, cdf, ctl, gaps, load, needs, rate, stalls
 
 __all__ = ["KINDS", "draw"]
 
-KINDS: Mapping[str, ModuleType] = {"ctl": ctl, "bars": bars, "gaps": gaps, "stalls": stalls}
+KINDS: Mapping[str, ModuleType] = {
+    "ctl": ctl,
+    "bars": bars,
+    "gaps": gaps,
+    "stalls": stalls,
+    "cdf": cdf,
+    "load": load,
+    "rate": rate,
+    "needs": needs,
+}
 """Kinds of chart, each a module with ``draw(runs, path)``."""
 
 

@@ -1,10 +1,11 @@
 """Where iterations spend their time: for the second token, and for those after it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from smartgen.metrics.attribution import Shares
 from smartgen.metrics.labels import differences
@@ -46,20 +47,24 @@ def second_and_later(run: Run) -> tuple[dict[str, float], dict[str, float]]:
     Every token counts the iteration that made it once; in a closed batch, these are iteration 1
     and the mean of iterations 2, 3, ....
     """
-    asked = {row["request_id"]: row for row in run.requests.to_pylist()}
-    made_by = {(row["decode_node"], row["iteration"]): row for row in run.iterations.to_pylist()}
-    second, later = [], []
-    for row in run.tokens.to_pylist():
-        if row["token"] == 1:
-            continue
-        request = asked[row["request_id"]]
-        iteration = made_by[request["decode_node"], row["iteration"]]
-        if row["token"] == 2:
-            before_s = iteration["start_s"] - request["first_token_s"]
-            second.append({BEFORE: before_s} | _shares(iteration))
-        else:
-            later.append(_shares(iteration))
-    return _mean(second, (BEFORE, *Shares._fields)), _mean(later, Shares._fields)
+    tokens = run.tokens.select(["request_id", "token", "iteration"])
+    made_by = tokens.join(
+        run.requests.select(["request_id", "decode_node", "first_token_s"]), "request_id"
+    ).join(
+        run.iterations.select(["decode_node", "iteration", "start_s", *Shares._fields]),
+        ["decode_node", "iteration"],
+    )
+    column = {name: made_by.column(name).to_numpy() for name in made_by.column_names}
+    second, later = column["token"] == 2, column["token"] > 2
+    column[BEFORE] = column["start_s"] - column["first_token_s"]
+    return (
+        {cause: _mean(column[cause][second]) for cause in (BEFORE, *Shares._fields)},
+        {cause: _mean(column[cause][later]) for cause in Shares._fields},
+    )
+
+
+def _mean(seconds: npt.NDArray[np.float64]) -> float:
+    return float(seconds.mean()) if len(seconds) else 0.0
 
 
 def _names(runs: Sequence[Run], differing: Mapping[str, Sequence[object]]) -> list[str]:
@@ -70,14 +75,6 @@ def _names(runs: Sequence[Run], differing: Mapping[str, Sequence[object]]) -> li
         flag = "(saturated)" if run.saturated else ""
         names.append("\n".join(filter(None, (run.label, others, flag))))
     return names
-
-
-def _shares(iteration: Mapping[str, float]) -> dict[str, float]:
-    return {cause: iteration[cause] for cause in Shares._fields}
-
-
-def _mean(rows: Sequence[Mapping[str, float]], causes: Iterable[str]) -> dict[str, float]:
-    return {cause: float(np.mean([row[cause] for row in rows])) if rows else 0 for cause in causes}
 
 
 def _stack(

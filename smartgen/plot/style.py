@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -29,6 +29,8 @@ ORANGE, SKY_BLUE, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
 
 COLUMN_INCHES, PAGE_INCHES = 3.5, 7.2
+GUIDE = "#555555"
+"""Lines and markers that explain and are no scheme's."""
 
 
 def _mixed(color: str, other: str, share: float) -> str:
@@ -67,7 +69,7 @@ CAUSES = dict(
 )
 """Colour of each cause of an iteration's time: waits are warm, work is cool."""
 
-_DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 _MARKERS = "os^vD<>Ph"
 _HATCH = "/////"
 _LETTERS_PER_INCH, _HANDLE_LETTERS, _ROW_INCHES = 17, 8, 0.15  # of 7 point text
@@ -132,13 +134,18 @@ def looks(runs: Sequence[Run]) -> list[Look]:
         found.append(
             Look(
                 label=f"{label} (saturated)" if run.saturated else label,
-                color=color if scale else _mixed(color, WHITE, 1 - 0.72 ** min(nth, 4)),
+                color=color if scale else paler(color, nth),
                 marker=marker,
-                dashes=_DASHES[nth % len(_DASHES)],
+                dashes=DASHES[nth % len(DASHES)],
                 hatch=_HATCH if run.saturated else None,
             )
         )
     return found
+
+
+def paler(color: str, nth: int) -> str:
+    """The colour of the nth run or line of one scheme, from 0."""
+    return _mixed(color, WHITE, 1 - 0.72 ** min(nth, 4))
 
 
 def _scale(count: int) -> list[str]:
@@ -253,30 +260,48 @@ def name_ticks(figure: "Figure", names: Sequence[str]) -> None:
                 label.set(ha="right", rotation_mode="anchor")
 
 
-def log_ms(axes: "Axes") -> None:
-    """A logarithmic y axis with plain numbers; call it when all data are drawn."""
-    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+def log_axis(axes: "Axes", which: Literal["x", "y"] = "y") -> None:
+    """A logarithmic axis with plain numbers; call it when all data are drawn."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    if not any(len(line.get_xdata()) for line in axes.lines):  # type: ignore[arg-type]
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    if not _has_data(axes):
         axes.text(0.5, 0.5, "no second token", ha="center", transform=axes.transAxes)
-        axes.set_yticks([])
+        axis.set_ticks([])
         return
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
+    (axes.set_yscale if which == "y" else axes.set_xscale)("log")
+    low, high = axes.get_ylim() if which == "y" else axes.get_xlim()
     decades = math.log10(high / low)
     fine = (1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8)
     steps = {0.7: fine, 1.5: (1, 1.5, 2, 3, 4, 5, 7), 3.0: (1, 2, 5)}
+    if which == "x":  # numbers stand side by side and need more room
+        steps = {0.5: (1, 1.5, 2, 3, 4, 5, 7), 1.0: (1, 2, 5), 2.0: (1, 3)}
     subs = next((subs for limit, subs in steps.items() if decades < limit), (1,))
-    formatter = ScalarFormatter()
-    formatter.set_scientific(False)
-    axes.yaxis.set_major_locator(LogLocator(subs=subs))
-    axes.yaxis.set_major_formatter(formatter)
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _has_data(axes: "Axes") -> bool:
+    """Whether any line has a number to show."""
+    return any(
+        np.isfinite(np.asarray(line.get_ydata(), np.float64)).any()
+        for line in axes.lines
+        if len(line.get_xdata())  # type: ignore[arg-type]
+    )
+
+
+def target_line(axes: "Axes", value: float | None, which: Literal["x", "y"] = "y") -> None:
+    """A dotted line at a target, if there is one."""
+    if value is not None:
+        line = axes.axhline if which == "y" else axes.axvline
+        line(value, color=GUIDE, linewidth=0.8, linestyle=(0, (1, 1)), label="target")
 
 
 def marked(number: int, points: int) -> list[int]:
-    """Which points of the number-th line bear a marker: the first, then every eighth.
+    """Which points of the number-th line bear a marker: the first, then every eighth or so.
 
     Lines take turns, so that markers show where one line hides another.
     """
-    return [0, *range(3 + 2 * number % 8, points, 8)] if points else []
+    apart = max(8, points // 12)
+    return [0, *range(3 + 2 * number % apart, points, apart)] if points else []

@@ -90,7 +90,7 @@ COMMANDS = {
     "network.gbps=[1,": "'network.gbps=[1,' cannot be read",
     "network.gbps='15": "network.gbps='15",
     "network.gbps=15,32": "Ambiguous value for argument 'network.gbps=15,32'",
-    "nonsense": "'nonsense' is neither a subcommand (plot, help) nor key=value",
+    "nonsense": "'nonsense' is neither a subcommand (plot, timeline, help) nor key=value",
     "-m network.gpbs=1,2": "did you mean network.gbps?",
     "-m network.gbps=-3,15": "network.gbps=-3 must be a positive number",
     "-m seed=1,2 network.gbps=-3": "network.gbps=-3 must be a positive number",
@@ -99,11 +99,13 @@ COMMANDS = {
     "-m seed=1,2,1": "seed=1 is asked for twice",
     "-m results_dir=a,b": "results_dir cannot be swept",
     "experiment=compare seed=-1": "seed=-1 must be an integer of 0 or more",
-    "plot": "plot needs a kind (ctl, bars, gaps, stalls) and folders of runs",
-    "plot ctl": "plot needs a kind (ctl, bars, gaps, stalls) and folders of runs",
+    "plot": "plot needs a kind (ctl, bars, gaps, stalls, cdf, load, rate, needs) and folders",
+    "plot ctl": "plot needs a kind (ctl, bars, gaps, stalls, cdf, load, rate, needs) and folders",
     "plot nope x": "plot='nope' must be one of ctl, bars, gaps, stalls",
     "plot ctl nowhere": "nowhere is not a run",
-    "plot ctl x -o": "-o needs the file to draw into",
+    "plot ctl x -o": "-o needs the file to write to",
+    "timeline": "timeline needs one folder of a run, not 0",
+    "timeline nowhere": "nowhere is not a run",
 }
 """What is wrong with a command as a whole."""
 

@@ -282,3 +282,14 @@ def test_a_killed_sweep_leaves_nothing_half_written_that_counts(tmp_path: Path) 
     assert 1 <= len(finished) < 6
     for point in finished:
         assert len(read_run(point).requests) == 6
+
+
+def test_timeline_writes_beside_the_run_or_where_it_is_told(
+    command: Callable[..., Any], tiny_run: tuple[str, ...], tmp_path: Path
+) -> None:
+    command(*tiny_run, "record.transfers=true")
+    (folder,) = (tmp_path / "results" / "runs").iterdir()
+    told = command("timeline", str(folder))
+    assert told.code == 0 and told.out.endswith("timeline.json.gz (open it at ui.perfetto.dev)\n")
+    assert command("timeline", str(folder), "-o", "mine.json.gz").code == 0
+    assert (folder / "timeline.json.gz").read_bytes() == (tmp_path / "mine.json.gz").read_bytes()

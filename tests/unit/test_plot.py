@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import matplotlib.image
+import numpy as np
+import pyarrow as pa
 import pytest
 from hydra import compose, initialize_config_module
 
@@ -12,9 +14,12 @@ from smartgen.compose import experiment_of
 from smartgen.errors import SmartGenError
 from smartgen.metrics.store import Run, read_run, write_run
 from smartgen.plot.bars import draw as draw_bars
-from smartgen.plot.ctl import stalls
+from smartgen.plot.cdf import distribution
+from smartgen.plot.ctl import stalls, well_known
+from smartgen.plot.needs import needed
 from smartgen.plot.stalls import BEFORE, second_and_later
 from smartgen.plot.style import SCHEMES, looks, scheme
+from smartgen.plot.swept import swept
 from smartgen.sim import SimBackend
 
 TINY = ("model=tiny", "workload=tiny", "blocks_per_layer=32", "network.gbps=0.05")
@@ -41,11 +46,29 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     return [run_of(folder / name, f"policy={name}") for name in ("full", "smartgen")]
 
 
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    folder = tmp_path_factory.mktemp("sweep")
+    points = [(name, gbps) for gbps in (0.05, 0.1, 0.2) for name in ("partial", "smartgen")]
+    targets = ("targets.ttft_s=1", "targets.ttst_s=0.2", "targets.tbt_s=0.05")
+    runs = [
+        run_of(folder / f"{name},{gbps}", f"policy={name}", f"network.gbps={gbps}", *targets)
+        for name, gbps in points
+    ]
+    return [saturated(runs[0]), *runs[1:]]
+
+
+@pytest.fixture
+def fit(kind: str, runs: list[Run], sweep: list[Run]) -> list[Run]:
+    """Runs that a kind can draw: some need a swept number and targets."""
+    return sweep if kind in ("rate", "needs") else runs
+
+
 @pytest.mark.parametrize("kind", plot.KINDS)
 def test_every_kind_draws_a_png_that_is_not_empty_and_a_pdf(
-    kind: str, runs: list[Run], tmp_path: Path
+    kind: str, fit: list[Run], tmp_path: Path
 ) -> None:
-    plot.draw(kind, runs, tmp_path / "figures" / f"{kind}.png")
+    plot.draw(kind, fit, tmp_path / "figures" / f"{kind}.png")
     image = matplotlib.image.imread(tmp_path / "figures" / f"{kind}.png")
     assert image.shape[1] >= 600 and image.std() > 0.01  # wide enough to read, and not blank
     assert (tmp_path / "figures" / f"{kind}.pdf").read_bytes().startswith(b"%PDF")
@@ -54,10 +77,10 @@ def test_every_kind_draws_a_png_that_is_not_empty_and_a_pdf(
 
 @pytest.mark.parametrize("kind", plot.KINDS)
 def test_a_figure_of_the_same_runs_is_the_same_file(
-    kind: str, runs: list[Run], tmp_path: Path
+    kind: str, fit: list[Run], tmp_path: Path
 ) -> None:
     for name in ("a", "b"):
-        plot.draw(kind, runs, tmp_path / f"{name}.png")
+        plot.draw(kind, fit, tmp_path / f"{name}.png")
     for suffix in (".png", ".pdf"):
         assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
 
@@ -67,19 +90,23 @@ def test_a_figure_of_the_same_runs_is_the_same_file(
 def test_runs_of_one_or_two_tokens_can_be_drawn(
     kind: str, output_tokens: int, tmp_path: Path
 ) -> None:
-    run = run_of(tmp_path / "run", f"workload.output_tokens={output_tokens}")
-    plot.draw(kind, [run], tmp_path / "figure.png")
+    runs = [
+        run_of(
+            tmp_path / str(gbps),
+            f"workload.output_tokens={output_tokens}",
+            f"network.gbps={gbps}",
+            "targets.ttft_s=1",
+        )
+        for gbps in (0.05, 0.1)
+    ]
+    plot.draw(kind, runs, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 0
 
 
 @pytest.mark.parametrize("kind", plot.KINDS)
-def test_a_sweep_over_schemes_and_another_key_can_be_drawn(kind: str, tmp_path: Path) -> None:
-    points = [(name, gbps) for gbps in (0.05, 0.1) for name in ("partial", "smartgen")]
-    sweep = [
-        run_of(tmp_path / f"{name},{gbps}", f"policy={name}", f"network.gbps={gbps}")
-        for name, gbps in points
-    ]
-    sweep[0] = saturated(sweep[0])
+def test_a_sweep_over_schemes_and_another_key_can_be_drawn(
+    kind: str, sweep: list[Run], tmp_path: Path
+) -> None:
     plot.draw(kind, sweep, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 0
 
@@ -89,6 +116,65 @@ def test_an_unknown_kind_is_refused_with_the_known_ones(runs: list[Run], tmp_pat
         plot.draw("pie", runs, tmp_path / "figure.png")
     with pytest.raises(SmartGenError, match="at least one run"):
         plot.draw("ctl", [], tmp_path / "figure.png")
+
+
+def test_lines_over_a_number_need_runs_that_differ_in_one_number(
+    runs: list[Run], sweep: list[Run], tmp_path: Path
+) -> None:
+    with pytest.raises(SmartGenError, match="differ in one number; these differ in none"):
+        plot.draw("rate", runs, tmp_path / "figure.png")
+    other = run_of(tmp_path / "other", "policy=partial", "network.gbps=0.1", "seed=1")
+    with pytest.raises(SmartGenError, match=r"these differ in network\.gbps, seed$"):
+        plot.draw("rate", [*sweep[:2], other], tmp_path / "figure.png")
+
+
+def test_needs_without_targets_says_which_to_set(tmp_path: Path) -> None:
+    two = [run_of(tmp_path / str(g), f"network.gbps={g}") for g in (0.05, 0.1)]
+    with pytest.raises(SmartGenError, match=r"needs runs with targets; set targets\.ttft_s"):
+        plot.draw("needs", two, tmp_path / "figure.png")
+
+
+def test_lines_are_sorted_by_the_swept_number(sweep: list[Run]) -> None:
+    found = swept("rate", sweep[::-1])
+    assert found.key == "network.gbps"
+    assert {line.label: line.x.tolist() for line in found.lines} == {
+        "partial": [0.05, 0.1, 0.2],
+        "smartgen": [0.05, 0.1, 0.2],
+    }
+
+
+@pytest.mark.parametrize(
+    ("share", "told", "at"),
+    [
+        ([0.5, 0.8, 1.0], "15", 15.0),
+        ([0.95, 0.5, 1.0], "18", 18.0),  # it must stay there
+        ([0.5, 0.9, 0.9], "10", 10.0),
+        ([0.2, 0.5, 0.8], "more than 20", None),
+        ([0.9, 1.0, 1.0], "at most 5", None),
+    ],
+)
+def test_what_is_needed_is_interpolated_or_bounded(
+    share: list[float], told: str, at: float | None
+) -> None:
+    words, number = needed(np.array([5.0, 10.0, 20.0]), np.array(share))
+    assert words == told and number == (None if at is None else pytest.approx(at))
+
+
+def test_requests_that_never_finished_hold_a_distribution_down(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", "workload.abort_s=[[2,0.0]]")
+    values, share = distribution(run, "ttft_s")
+    assert values.tolist() == sorted(values) and share.tolist() == [0.25, 0.5, 0.75]
+
+
+def test_a_line_ends_where_few_requests_are_left(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", "policy=full")
+    tokens = [row | {"request_id": number} for number in range(11) for row in (
+        {"token": 1, "time_s": 0.0, "gap_s": None},
+        {"token": 2, "time_s": 1.0, "gap_s": 1.0},
+    )]  # fmt: skip
+    tokens.append({"request_id": 0, "token": 3, "time_s": 9.0, "gap_s": 8.0})
+    run.__dict__["tokens"] = pa.Table.from_pylist(tokens)
+    assert well_known(run) == 1  # token 3 is one request's of eleven
 
 
 def test_a_figure_that_cannot_be_written_is_one_line(runs: list[Run], tmp_path: Path) -> None:
