@@ -287,6 +287,8 @@ class DecodeRole:
                 return []
             self._changed = self._runtime.event()
             await self._changed.wait()
+            if self._ready:  # who is ready at the same instant joins with them, in every world
+                await self._node.instant_over()
 
     async def _decode(self) -> None:
         while True:
