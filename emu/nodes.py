@@ -19,6 +19,7 @@ from smartgen.nodes.meter import Meter
 from smartgen.nodes.slot import Slot
 from smartgen.nodes.timed_decode import TimedDecodeNode
 from smartgen.nodes.timed_prefill import Pages, TimedPrefillNode, WaitingRuntime, Write
+from smartgen.policy import Plan
 from smartgen.workload import Request
 
 
@@ -45,9 +46,9 @@ class EmuPrefillNode(TimedPrefillNode):
         super().__init__(runtime, experiment, number, links, lands, recorder)
         self._entries: dict[int, Bytes] = {}
 
-    def open(self, assign: Assign, peer: int) -> None:
+    def open(self, assign: Assign, plan: Plan, peer: int) -> None:
         """Take pages."""
-        super().open(assign, peer)
+        super().open(assign, plan, peer)
         geometry = self._geometry
         shape = (geometry.num_layers, assign.prompt_tokens, geometry.num_kv_heads)
         self._entries[assign.request_id] = np.zeros((*shape, geometry.row_bytes), dtype=np.uint8)

@@ -7,21 +7,24 @@ first out that can only make it longer, so the end never comes too late.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from smartgen.cost.shaper import Land, Links, Posting
 from smartgen.engine.messages import Fetch
+from smartgen.engine.protocols import Delivery
 from smartgen.experiment import Experiment
 from smartgen.kv.geometry import Int
-from smartgen.metrics.records import Purpose, Recorder
+from smartgen.metrics.records import Recorder
 from smartgen.nodes.landings import Landings
 from smartgen.nodes.meter import Meter
 from smartgen.nodes.replies import interference_s
 from smartgen.nodes.slot import Slot
-from smartgen.nodes.timed_prefill import Write
+from smartgen.nodes.timed_prefill import Pages, Write
 from smartgen.nodes.timed_step import TimedSplit
 from smartgen.sim.ahead import AheadRuntime
-from smartgen.sim.foreseen import Foreseen, ForeseenLandings, Ledgers
+from smartgen.sim.foreseen import Foreseen, ForeseenLandings, Ledgers, PlannedPush
+from smartgen.sim.ledger import INFINITY, Movable
 from smartgen.sim.nodes import SimDecodeNode, SimPrefillNode, SimStep
 from smartgen.sim.runtime import Waitable
 
@@ -44,39 +47,67 @@ class FoldedPrefillNode(SimPrefillNode):
         recorder: Recorder,
     ) -> None:
         super().__init__(runtime, experiment, number, links, lands, recorder)
-        self._last: dict[int, Foreseen] = {}  # push of each request
+        assert isinstance(links, Ledgers)
+        self._destinations = [f"decode{peer}" for peer in range(len(lands))]
+        self._nodes = [links.receivers[name] for name in self._destinations]
+        self._announced: list[PlannedPush] = []
+        self._last: dict[int, tuple[int, Movable]] = {}  # push of each request, and to which peer
 
     def perform(self, request_id: int, acts: Acts) -> Any:
-        """Run the prefill ahead; wait for its end."""
-        runtime = self._runtime
+        """Run the prefill ahead, and wait for its end; tell what it pushes."""
+        runtime, pages = self._runtime, self._pages[request_id]
+        self._write_of = partial(self._planned_write, pages)
         end_s = runtime.run_ahead(acts(), [], runtime.now)
-        receiver = self._last[request_id].receiver
-        assert isinstance(receiver, FoldedDecodeNode)
-        receiver.hear()
+        pushes, self._announced = self._announced, []
+        self._last[request_id] = (pages.peer, pushes[-1])
+        carried = [round(entries * self.wire_entry_bytes) for entries in pages.planned[0]]
+        metadata = [round(size) for size in pages.metadata_bytes]
+        self._node(pages.peer).announce(pages.assign.slot, pushes, sum(carried), sum(metadata))
         return runtime.until(end_s)
 
-    def push(self, request_id: int, blocks: Int, layer: int | None) -> Posting[Write]:
-        """Post blocks; ahead of the clock, so that it can be taken back."""
-        pages = self._pages[request_id]
-        before = self._last.get(request_id)
-        if layer is None and before is not None:
-            self._runtime.may_undo(self._take_back, request_id, pages.posted, before)
-        posting = super().push(request_id, blocks, layer)
-        assert isinstance(posting, Foreseen)
-        self._last[request_id] = posting
-        return posting
+    def _node(self, peer: int) -> "FoldedDecodeNode":
+        node = self._nodes[peer]
+        assert isinstance(node, FoldedDecodeNode)
+        return node
 
-    def _take_back(self, request_id: int, posted: int, last: Foreseen) -> None:
+    def push(self, request_id: int, blocks: Int, layer: int | None) -> Delivery:
+        """Post blocks ahead of the clock, so that it can be taken back."""
+        pages, runtime = self._pages[request_id], self._runtime
+        if layer is None:
+            runtime.may_undo(self._take_back, request_id, pages.posted, self._last[request_id])
+            posting = super().push(request_id, blocks, layer)
+            assert isinstance(posting, Foreseen)
+            self._last[request_id] = (pages.peer, posting.flow)
+            return posting
+        pages.posted += len(blocks)
+        push = PlannedPush(
+            (self._number, request_id, layer, -1),
+            self._link,
+            self._destinations[pages.peer],
+            self.wire_bytes(pages, pages.planned[0][layer], pages.planned[1][layer], layer),
+            runtime.now,
+            pages.assign.slot,
+            self._nodes[pages.peer],
+            self._write_of,
+        )
+        self._announced.append(push)
+        return push
+
+    def _planned_write(self, pages: Pages, layer: int) -> Write:
+        blocks, planned = pages.plan.by_layer[layer], pages.planned
+        parcel = self.parcel(pages, len(blocks), planned[0][layer], planned[1][layer], layer)
+        return Write(parcel, self._number, blocks)
+
+    def _take_back(self, request_id: int, posted: int, last: tuple[int, Movable]) -> None:
         self._pages[request_id].posted = posted
         self._last[request_id] = last
 
     async def drained(self, request_id: int) -> None:
         """Wait until no push for the request is under way; a reply never outlasts its iteration."""
-        last = self._last.pop(request_id, None)
-        if last is not None:
-            assert isinstance(last.receiver, FoldedDecodeNode)
-            await last.receiver.wait_for(last)
-            last.receiver.report()
+        if request_id in self._last:
+            peer, flow = self._last.pop(request_id)
+            await self._nodes[peer].wait_for(flow)
+            self._nodes[peer].report()
 
 
 class FoldedDecodeNode(SimDecodeNode):
@@ -114,35 +145,40 @@ class FoldedDecodeNode(SimDecodeNode):
     # -- what is posted, and when it lands
 
     def expect(self, posting: Foreseen) -> None:
-        """Something was posted to this node, or announced."""
-        write = posting.write
-        if write.fetch_id is not None:
-            self._replies.setdefault(write.fetch_id, []).append(posting)
-        elif write.parcel.purpose == Purpose.SPECULATIVE:
+        """Something was posted to this node, ahead of the clock."""
+        fetch_id = posting.write.fetch_id
+        if fetch_id is None:
             self._flying.append(posting)
         else:
-            landings = self.slots[write.parcel.slots[0]].landings
-            assert isinstance(landings, ForeseenLandings)
-            landings.expect(posting)
+            self._replies.setdefault(fetch_id, []).append(posting)
         self.runtime.may_undo(_withdraw, posting)
 
-    def lands_s(self, posting: Foreseen) -> float:
-        """When a posting lands. It must have been posted by now."""
-        flow = posting.flow
-        if flow.end_s == float("inf"):
+    def announce(
+        self, slot: int, pushes: Sequence[PlannedPush], proactive_bytes: int, metadata_bytes: int
+    ) -> None:
+        """A prefill begins that will push this, so many bytes of KV and of metadata in all."""
+        landings = self.slots[slot].landings
+        assert isinstance(landings, ForeseenLandings)
+        landings.expect(pushes, proactive_bytes, metadata_bytes)
+        self.ledger.add_all((push, push) for push in pushes)
+        if self.running is not None and self.ledger.announced_s <= self.running.end_s:
+            self.running.run_again()
+
+    def lands_s(self, flow: Movable) -> float:
+        """When a flow lands. It must have been posted by now."""
+        if flow.end_s == INFINITY:
             self.ledger.serve(flow.posted_s)
         return flow.end_s + self._one_way_s
 
-    async def wait_for(self, posting: Foreseen) -> None:
-        """Wait until a posting has landed."""
-        when_s = self.lands_s(posting)
+    def has_landed(self, flow: Movable) -> bool:
+        """Whether a flow has landed by now, which may lie ahead of the clock."""
+        return self.lands_s(flow) <= self.runtime.now
+
+    async def wait_for(self, flow: Movable) -> None:
+        """Wait until a flow has landed."""
+        when_s = self.lands_s(flow)
         if when_s > self.runtime.now:
             await self.runtime.until(when_s)
-
-    def hear(self) -> None:
-        """Something was announced."""
-        if self.running is not None and self.ledger.announced_s <= self.running.end_s:
-            self.running.run_again()
 
     def number_fetch(self) -> int:
         """A number for a new fetch."""
@@ -216,21 +252,40 @@ class FoldedDecodeNode(SimDecodeNode):
             postings = [
                 posting
                 for posting in self.ledger.ended(arrived_s)
-                if posting.flow.posted_s < start_s
-                or posting.write.parcel.purpose == Purpose.PROACTIVE
+                if isinstance(posting, PlannedPush) or posting.flow.posted_s < start_s
             ]
         for posting in postings:
-            assert isinstance(posting, Foreseen)
             if not posting.reported:
                 posting.reported = True
-                self._report(posting)
+                if isinstance(posting, PlannedPush):
+                    self._land_planned(posting)
+                else:
+                    self._land(posting)
 
-    def _report(self, posting: Foreseen) -> None:
+    def _land(self, posting: Posting[Write]) -> None:
         parcel = posting.write.parcel
         for number in parcel.slots:
             if number not in self.slots:
                 raise RuntimeError(f"{parcel.source} wrote into slot {number} after release")
         self._land_whole(posting, self.slots[parcel.slots[0]])
+
+    def _land_planned(self, push: PlannedPush) -> None:
+        """The same in short: of a plan's many pushes, books are kept when the last has landed."""
+        if self.recorder.wants_transfers:
+            self._land(push.posting())
+            return
+        self.meter.add(push)
+        slot = self.slots[push.slot]
+        landings = slot.landings
+        assert isinstance(landings, ForeseenLandings)
+        landings.land_in_order(push.layer)
+        if landings.num_in_flight:
+            return
+        row = self.recorder.request(slot.request.request_id)
+        row.plan_delivered_s = push.end_s + self._one_way_s
+        row.proactive_bytes, row.metadata_bytes = landings.proactive_bytes, landings.metadata_bytes
+        if not slot.num_undelivered:
+            row.all_delivered_s = row.plan_delivered_s
 
     def replied(self, posting: Posting[Write]) -> None:
         """Whoever waits for a reply knew when it would come."""
@@ -249,9 +304,8 @@ def _withdraw(posting: Foreseen) -> None:
     posting.withdrawn = True
 
 
-def _is_withdrawn(posting: Posting[Write]) -> bool:
-    assert isinstance(posting, Foreseen)
-    return posting.withdrawn
+def _is_withdrawn(posting: Foreseen | PlannedPush) -> bool:
+    return isinstance(posting, Foreseen) and posting.withdrawn
 
 
 class FoldedStep(SimStep):
@@ -304,7 +358,7 @@ class FoldedStep(SimStep):
         """Wait for the replies: all are posted, if ahead of the clock."""
         node = self._node
         postings = node.take_replies(split.fetch_id)
-        await self._runtime.until(max(node.lands_s(posting) for posting in postings))
+        await self._runtime.until(max(node.lands_s(posting.flow) for posting in postings))
         alone = [link for posting in postings for link in node.links.alone(posting.flow)]
         now = self._runtime.now
         self._timer.replied(now, interference_s(alone, now))

@@ -4,7 +4,7 @@ Ledgers take the place of a shaped network, channels pass messages at a time tha
 recorders keep what was decided in the order of its time.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,20 +15,23 @@ from smartgen.nodes.channel import LocalChannel
 from smartgen.nodes.landings import Landings
 from smartgen.nodes.timed_prefill import Write
 from smartgen.sim.ahead import AheadRuntime
-from smartgen.sim.ledger import Ledger
+from smartgen.sim.ledger import INFINITY, Ledger, Movable
 
 
 class Receiver(Protocol):
-    """A decoding node, as its postings see it."""
+    """A decoding node, as what is posted to it sees it."""
 
-    def lands_s(self, posting: "Foreseen") -> float:
-        """When a posting lands."""
+    def has_landed(self, flow: Movable) -> bool:
+        """Whether a flow has landed by now, which may lie ahead of the clock."""
 
     def expect(self, posting: "Foreseen") -> None:
-        """Something was posted to this node, or announced."""
+        """Something was posted to this node."""
 
-    async def wait_for(self, posting: "Foreseen") -> None:
-        """Wait until a posting has landed."""
+    async def wait_for(self, flow: Movable) -> None:
+        """Wait until a flow has landed."""
+
+    def report(self) -> None:
+        """Write down what has landed by now."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +39,6 @@ class Foreseen(Posting[Write]):
     """A posting of which it is known when it lands. landed_pieces are those that a mask shows."""
 
     receiver: Receiver | None = None
-    now: Callable[[], float] = float
     withdrawn: bool = False
     reported: bool = False
 
@@ -44,7 +46,70 @@ class Foreseen(Posting[Write]):
     def landed(self) -> bool:
         """Whether all of it has arrived."""
         assert self.receiver is not None
-        return self.receiver.lands_s(self) <= self.now()
+        return self.receiver.has_landed(self.flow)
+
+
+class PlannedPush:
+    """A layer's planned push: flow and posting in one, and nothing that need not be kept.
+
+    There are as many as a request has layers, of which mostly nothing matters but the times.
+    """
+
+    __slots__ = (
+        "destination",
+        "end_s",
+        "key",
+        "posted_s",
+        "receiver",
+        "reported",
+        "size",
+        "slot",
+        "source",
+        "started_s",
+        "write_of",
+    )
+
+    def __init__(
+        self,
+        key: tuple[int, ...],
+        source: str,
+        destination: str,
+        size: float,
+        posted_s: float,
+        slot: int,
+        receiver: Receiver,
+        write_of: Callable[[int], Write],
+    ) -> None:
+        self.key, self.source, self.destination, self.size = key, source, destination, size
+        self.posted_s, self.slot = posted_s, slot
+        self.receiver, self.write_of = receiver, write_of
+        self.started_s = self.end_s = INFINITY
+        self.reported = False
+
+    @property
+    def layer(self) -> int:
+        """Whose blocks it carries."""
+        return self.key[2]
+
+    @property
+    def landed(self) -> bool:
+        """Whether all of it has arrived."""
+        return self.receiver.has_landed(self)
+
+    def move(self, start_s: float, end_s: float, bytes_per_s: float) -> None:
+        """Move at one rate from start to end."""
+        self.started_s, self.end_s = start_s, end_s
+
+    def posting(self) -> Posting[Write]:
+        """The same as any other posting."""
+        flow = Flow(self.key, self.source, self.destination, "", self.size)
+        flow.posted_s = self.posted_s
+        flow.move(self.started_s, self.end_s, 0.0)
+        return Posting(flow, self.write_of(self.layer), _nothing, 1)
+
+
+def _nothing(posting: Posting[Write], first: int, stop: int) -> None:
+    """Nobody has to be told."""
 
 
 class Ledgers:
@@ -52,21 +117,22 @@ class Ledgers:
 
     def __init__(self, runtime: AheadRuntime, rates: Mapping[str, float], one_way_s: float) -> None:
         self._runtime, self._rates, self._one_way_s = runtime, rates, one_way_s
-        self._ledgers: dict[str, Ledger] = {}
-        self._receivers: dict[str, Receiver] = {}
+        self._ledgers: dict[str, Ledger[Foreseen | PlannedPush]] = {}
+        self.receivers: dict[str, Receiver] = {}
+        """Decoding nodes by name."""
 
-    def open(self, name: str, receiver: Receiver) -> Ledger:
+    def open(self, name: str, receiver: Receiver) -> Ledger[Foreseen | PlannedPush]:
         """A ledger for a decoding node."""
-        self._receivers[name] = receiver
-        self._ledgers[name] = ledger = Ledger(self._rates[name])
-        return ledger
+        self.receivers[name] = receiver
+        self._ledgers[name] = Ledger(self._rates[name])
+        return self._ledgers[name]
 
-    def post(self, flow: Flow, write: Write, land: Land[Write]) -> Posting[Write]:
+    def post(self, flow: Flow, write: Write, land: Land[Write]) -> Foreseen:
         """Post at the present time, which may lie ahead of the clock."""
         flow.posted_s = self._runtime.now
-        receiver = self._receivers[flow.destination]
-        posting = Foreseen(flow, write, land, 0, receiver, self._runtime.time)
-        self._ledgers[flow.destination].add(posting)
+        receiver = self.receivers[flow.destination]
+        posting = Foreseen(flow, write, land, 0, receiver)
+        self._ledgers[flow.destination].add(flow, posting)
         receiver.expect(posting)
         return posting
 
@@ -105,20 +171,32 @@ class ForeseenLandings(Landings):
 
     def __init__(self, runtime: AheadRuntime, node: Receiver, num_layers: int) -> None:
         super().__init__(runtime, num_layers)
-        self._clock, self._node = runtime, node
-        self._pushes: list[Foreseen] = []  # by layer
+        self._node = node
+        self._pushes: Sequence[PlannedPush] = ()  # by layer
+        self.proactive_bytes = self.metadata_bytes = 0
+        """What all pushes carry together."""
 
-    def expect(self, posting: Foreseen) -> None:
-        """The next layer's push is announced."""
-        self._pushes.append(posting)
+    def expect(
+        self, pushes: Sequence[PlannedPush], proactive_bytes: int, metadata_bytes: int
+    ) -> None:
+        """All layers' pushes are announced, and what they carry together."""
+        self._pushes = pushes
+        self.proactive_bytes, self.metadata_bytes = proactive_bytes, metadata_bytes
+
+    def land_in_order(self, layer: int) -> None:
+        """A layer's push has landed; nobody has to be woken."""
+        if layer != len(self._pushes) - self.num_in_flight:
+            raise RuntimeError(f"the planned blocks of layer {layer} were delivered out of order")
+        self.num_in_flight -= 1
 
     def in_flight(self, layer: int) -> bool:
         """Whether the layer's planned push is still to come."""
-        return self._node.lands_s(self._pushes[layer]) > self._clock.now
+        return self.num_in_flight > 0 and not self._node.has_landed(self._pushes[layer])
 
     async def layer(self, layer: int) -> None:
         """Wait for one layer."""
-        await self._node.wait_for(self._pushes[layer])
+        if self.num_in_flight:
+            await self._node.wait_for(self._pushes[layer])
 
     async def all(self) -> None:
         """Wait for all layers: they are pushed in order."""

@@ -7,13 +7,18 @@ the fitted model does; the real runner computes the next layer's with this layer
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from smartgen.cost.cards import Gpu, Host
 from smartgen.model import Model
+
+Amount = TypeVar("Amount", float, NDArray[np.float64])
+"""One number, or one for each layer."""
 
 
 class LocalStep(NamedTuple):
@@ -56,9 +61,9 @@ class Cost:
             + self.gpu.prefill_ms * 1e-3
         )
 
-    def offload_s(self, new_bytes: float, layer_s: float) -> float:
+    def offload_s(self, new_bytes: NDArray[np.int64], layer_s: float) -> NDArray[np.float64]:
         """What copying a layer's new KV to the host adds: it runs in chunks behind the compute."""
-        return max(0.0, new_bytes / (self.host.offload_gbytes_per_s * 1e9) - layer_s)
+        return np.maximum(0.0, new_bytes / (self.host.offload_gbytes_per_s * 1e9) - layer_s)
 
     def gather_s(self, num_bytes: float) -> float:
         """Collecting the rows of a fetch in a prefill node's host memory, and posting them."""
@@ -86,17 +91,22 @@ class Cost:
         """Reading one layer's attention projections."""
         return self._weights_s(self.model.attention.params)
 
-    def feed_forward_s(self, batch_size: int) -> tuple[float, ...]:
+    def feed_forward_s(self, batch_size: int) -> NDArray[np.float64]:
         """Reading every layer's feed-forward weights, [L]; of experts, those the batch chooses."""
-        known = self._feed_forward_s.get(batch_size)
+        return self._feed_forward(batch_size)[0]
+
+    def _feed_forward(self, batch_size: int) -> tuple[NDArray[np.float64], float]:
+        """The same, and the sum."""
+        known = self._known_feed_forward.get(batch_size)
         if known is None:
             layers = self.model.feed_forwards
             of = {layer: self._weights_s(layer.read_params(batch_size)) for layer in set(layers)}
-            known = self._feed_forward_s[batch_size] = tuple(of[layer] for layer in layers)
+            seconds = np.array([of[layer] for layer in layers])
+            known = self._known_feed_forward[batch_size] = seconds, math.fsum(seconds)
         return known
 
     @cached_property
-    def _feed_forward_s(self) -> dict[int, tuple[float, ...]]:
+    def _known_feed_forward(self) -> dict[int, tuple[NDArray[np.float64], float]]:
         """By batch size."""
         return {}
 
@@ -109,18 +119,13 @@ class Cost:
     def _attend_bytes_per_s(self) -> float:
         return self.gpu.attend_efficiency * self.gpu.memory_gbytes_per_s * 1e9
 
-    def attend_s(self, num_bytes: float) -> float:
+    def attend_s(self, num_bytes: Amount) -> Amount:
         """Attention over so many bytes of KV in GPU memory."""
         return num_bytes / self._attend_bytes_per_s
 
-    def select_s(self, reached_tokens: int) -> float:
+    def select_s(self, reached_tokens: Amount) -> Amount:
         """Selecting in one layer, over all tokens of the batch that its attention reaches."""
-        return self.gpu.select_us * 1e-6 + self.gpu.select_ns_per_token * 1e-9 * reached_tokens
-
-    def layers_select_s(self, reached_tokens: Sequence[int]) -> Sequence[float]:
-        """Selecting in every layer, [L], over the tokens of the batch that each reaches, [L]."""
-        of = {tokens: self.select_s(tokens) for tokens in set(reached_tokens)}
-        return [of[tokens] for tokens in reached_tokens]
+        return reached_tokens * (self.gpu.select_ns_per_token * 1e-9) + self.gpu.select_us * 1e-6
 
     def load_s(self, num_bytes: float, layer: int) -> float:
         """The local lane: gather in host memory and copy to the GPU."""
@@ -129,33 +134,39 @@ class Cost:
         return num_bytes / (rate * 1e9)
 
     def local_step(
-        self, layer_bytes: Sequence[float], reached_tokens: Sequence[int], batch_size: int
+        self, layer_bytes: NDArray[np.float64], reached_tokens: NDArray[np.float64], batch_size: int
     ) -> LocalStep:
         """An iteration with nothing remote; layer_bytes[l] is what layer l selects, in bytes.
 
         reached_tokens[l]: tokens of the batch that its attention reaches.
         """
-        select_s = self.layers_select_s(reached_tokens)
-        feed_forward_s = self.feed_forward_s(batch_size)
+        feed_forward_s, all_feed_forward_s = self._feed_forward(batch_size)
+        load_s, attend_s = layer_bytes / self._load_bytes_per_s, self.attend_s(layer_bytes)
+        select_s = self.select_s(reached_tokens)
+        if self.looks_ahead:
+            ahead = self._ahead
+            select_s = np.maximum(0.0, select_s[ahead] - attend_s)
+            load_s = np.maximum(0.0, load_s[ahead] - feed_forward_s)
         num_layers = len(layer_bytes)
-        select_excess_s = local_excess_s = 0.0
-        for layer in range(num_layers):
-            if self.looks_ahead:
-                ahead = (layer + 1) % num_layers
-                local_s = self.load_s(layer_bytes[ahead], ahead)
-                attend_s = self.attend_s(layer_bytes[layer])
-                select_excess_s += max(0.0, select_s[ahead] - attend_s)
-                local_excess_s += max(0.0, local_s - feed_forward_s[layer])
-            else:
-                select_excess_s += select_s[layer]
-                local_excess_s += self.load_s(layer_bytes[layer], layer)
         return LocalStep(
             num_layers * self.launch_s,
-            num_layers * self.project_s + self.attend_s(sum(layer_bytes)),
-            select_excess_s,
-            math.fsum(feed_forward_s) + self.head_s,
-            local_excess_s,
+            num_layers * self.project_s + float(attend_s.sum()),
+            float(select_s.sum()),
+            all_feed_forward_s + self.head_s,
+            float(load_s.sum()),
         )
+
+    @cached_property
+    def _ahead(self) -> NDArray[np.int64]:
+        """The layer that follows each, the first after the last."""
+        num_layers = self.model.num_hidden_layers
+        return (np.arange(num_layers) + 1) % num_layers
+
+    @cached_property
+    def _load_bytes_per_s(self) -> NDArray[np.float64]:
+        dense = np.arange(self.model.num_hidden_layers) < self.dense_layers
+        host = self.host
+        return np.where(dense, host.dense_load_gbytes_per_s, host.load_gbytes_per_s) * 1e9
 
     def gpu_step(
         self, batch_bytes: float, request_bytes: float, batch_size: int, codec: str
@@ -168,7 +179,7 @@ class Cost:
         """
         layers = self.model.num_hidden_layers
         weights_s = layers * self.project_s
-        feed_forward_s = math.fsum(self.feed_forward_s(batch_size)) + self.head_s
+        feed_forward_s = self._feed_forward(batch_size)[1] + self.head_s
         if codec == "none":
             attend_s = weights_s + self.attend_s(batch_bytes)
             return LocalStep(layers * self.launch_s, attend_s, 0.0, feed_forward_s, 0.0)

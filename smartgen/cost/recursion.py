@@ -147,13 +147,14 @@ class _Recursion:
             total_s = batch.cost.prefill_s(request.prompt_tokens, request.cached_tokens)
             layer_s = total_s / self.layers
             new = batch.geometry.layer_tokens(request.prompt_tokens - request.cached_tokens)
-            new_bytes = (new * batch.geometry.entry_bytes).tolist()
+            new_bytes = new * batch.geometry.entry_bytes
+            offload_s = batch.cost.offload_s(new_bytes, layer_s).tolist()
             sizes = self._planned_sizes(i)
             clock_s = node_free_s.get(batch.prefill_nodes[i], self.one_way_s)
             for layer in range(self.layers):
                 clock_s += layer_s
                 if batch.policy.placement == "host":
-                    clock_s += batch.cost.offload_s(new_bytes[layer], layer_s)
+                    clock_s += offload_s[layer]
                 postings.append((clock_s, batch.prefill_nodes[i], i, layer, sizes[layer]))
             first_s.append(clock_s)
             node_free_s[batch.prefill_nodes[i]] = clock_s
@@ -213,9 +214,9 @@ class _Recursion:
         if complete and self.done_s[-1] <= start_s:
             of = {kind: self._selected_bytes(kind, cached) for kind in set(self.kinds)}
             layer_bytes = [of[kind] for kind in self.kinds]
-            reached = [sum(_reached(cached, window)) for _, window in self.kinds]
-            return start_s + sum(cost.local_step(layer_bytes, reached, len(cached)))
-        self.feed_forward_s = cost.feed_forward_s(len(cached))
+            reached = np.array([sum(_reached(cached, window)) for _, window in self.kinds])
+            return start_s + sum(cost.local_step(np.array(layer_bytes), reached, len(cached)))
+        self.feed_forward_s = cost.feed_forward_s(len(cached)).tolist()
         walk = self._look_ahead if cost.looks_ahead else self._plain
         return walk(start_s, step, self._acts(step, cached)) + cost.head_s
 

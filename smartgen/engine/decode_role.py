@@ -1,5 +1,6 @@
 """The decoding node's program: assigns requests, takes over their decoding, lets them go."""
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +60,10 @@ class _Serving:
     @property
     def request_id(self) -> int:
         return self.request.request_id
+
+
+def _epoch(serving: _Serving) -> int:
+    return serving.epoch
 
 
 class DecodeRole:
@@ -165,7 +170,7 @@ class DecodeRole:
         """Change a request's state, and the counts that go with it."""
         self._num_assigned += (state == ASSIGNED) - (serving.state == ASSIGNED)
         if state == READY:
-            self._ready.append(serving)
+            insort(self._ready, serving, key=_epoch)
         elif serving.state == READY:
             self._ready.remove(serving)
         elif serving.state == RUNNING:
@@ -280,7 +285,7 @@ class DecodeRole:
             waits = self._together and not self._batch and self._num_assigned
             if self._ready and not waits:
                 room = None if self._most is None else max(0, self._most - len(self._batch))
-                return sorted(self._ready, key=lambda serving: serving.epoch)[:room]
+                return self._ready[:room]
             if self._batch:
                 return []
             if self._ended and not self._num_reserving and not self._num_assigned:

@@ -113,7 +113,7 @@ class PrefillRole:
         assign, node = served.assign, self._node
         request_id = assign.request_id
         try:
-            await node.reserve(assign, served.peer)
+            await node.reserve(assign, served.plan, served.peer)
             await node.perform(request_id, partial(self._layers, served))
             token = node.first_token(request_id)
             self._channels[served.peer].send(Handover(request_id, assign.epoch, token))

@@ -71,7 +71,7 @@ class Delivery(Protocol):
 class PrefillNode(Protocol):
     """A node that prefills requests and then serves their KV to its peers, the decoding nodes."""
 
-    def reserve(self, assign: Assign, peer: int) -> Awaitable[None]:
+    def reserve(self, assign: Assign, plan: Plan, peer: int) -> Awaitable[None]:
         """Wait for room and take pages for a request of this peer."""
 
     def perform(

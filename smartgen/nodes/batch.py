@@ -24,7 +24,6 @@ class Batch(Generic[S]):
         self._members: dict[int, S] = {}
         self._incomplete: list[S] = []
         self._prompt_tokens = self._first_iterations = 0
-        self._longest = 0  # prompt tokens less first iteration: whose cache is longest
         self.iteration = 0
         """The iteration at hand, counted from 1."""
 
@@ -37,7 +36,8 @@ class Batch(Generic[S]):
             slot.first_iteration = self.iteration + 1
             self._members[slot.number] = slot
             self._incomplete.append(slot)
-        self._sum()
+            self._prompt_tokens += slot.request.prompt_tokens
+            self._first_iterations += slot.first_iteration
 
     def leave(self, number: int) -> S | None:
         """Take a slot out, if it is in."""
@@ -45,20 +45,9 @@ class Batch(Generic[S]):
         if slot is not None:
             if slot in self._incomplete:
                 self._incomplete.remove(slot)
-            self._sum()
+            self._prompt_tokens -= slot.request.prompt_tokens
+            self._first_iterations -= slot.first_iteration
         return slot
-
-    def _sum(self) -> None:
-        members = self._members.values()
-        self._prompt_tokens = sum(slot.request.prompt_tokens for slot in members)
-        self._first_iterations = sum(slot.first_iteration for slot in members)
-        self._longest = max(
-            (
-                slot.request.prompt_tokens - (slot.first_iteration if self._grows else 0)
-                for slot in members
-            ),
-            default=0,
-        )
 
     def advance(self) -> None:
         """The next iteration begins."""
@@ -92,11 +81,11 @@ class Batch(Generic[S]):
         return self._prompt_tokens + len(self._members) * self.iteration - self._first_iterations
 
     @property
-    def reached(self) -> Sequence[int]:
+    def reached(self) -> NDArray[np.float64]:
         """Tokens that each layer's attention reaches, summed over the batch, [L]."""
         windows = self._geometry.windows
         if windows is None:
-            return [self.cached_tokens] * self._geometry.num_layers
+            return np.full(self._geometry.num_layers, float(self.cached_tokens))
         cached = [
             slot.request.prompt_tokens + self.generated(slot) for slot in self._members.values()
         ]
@@ -104,19 +93,21 @@ class Batch(Generic[S]):
             window: sum(cached) if window is None else sum(min(n, window) for n in cached)
             for window in set(windows)
         }
-        return [of[window] for window in windows]
+        return np.array([float(of[window]) for window in windows])
 
     @property
     def longest_tokens(self) -> int:
         """Those of the request that has most."""
-        return self._longest + (self.iteration if self._grows else 0)
+        return max(
+            slot.request.prompt_tokens + self.generated(slot) for slot in self._members.values()
+        )
 
-    def selected(self) -> NDArray[np.float64]:
+    def selected(self, reached: NDArray[np.float64]) -> NDArray[np.float64]:
         """Entries each row selects in every layer, summed over the batch, [L]."""
         slots = iter(self._members.values())
         first = next(slots)
         if first.draw.ratios is not None:  # the same shares for every request
-            return np.multiply(first.draw.ratios, self.reached)
+            return first.draw.ratios * reached
         total = first.draw.selected_at(self.generated(first))
         for slot in slots:
             total = total + slot.draw.selected_at(self.generated(slot))

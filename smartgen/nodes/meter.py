@@ -1,8 +1,17 @@
 """How long links were used."""
 
 from collections.abc import Mapping
+from typing import Protocol
 
-from smartgen.cost import Flow
+
+class Moved(Protocol):
+    """A flow that has ended, in wire bytes and seconds."""
+
+    source: str
+    destination: str
+    size: float
+    started_s: float
+    end_s: float
 
 
 class Meter:
@@ -17,11 +26,19 @@ class Meter:
         self.busy_s = dict.fromkeys(rates, 0.0)
         """Seconds of a link's full rate, messages included, by link."""
 
-    def add(self, flow: Flow) -> None:
+    def add(self, flow: Moved) -> None:
         """A flow has ended."""
-        inside_s = min(flow.end_s, self._last_s) - max(flow.started_s, self._first_s)
-        if inside_s <= 0:
-            return
-        size = flow.size * min(1.0, inside_s / (flow.end_s - flow.started_s))
-        for link in (flow.source, flow.destination):
-            self.busy_s[link] += size / self._rates[link]
+        size, started_s, end_s = flow.size, flow.started_s, flow.end_s
+        if started_s < self._first_s or end_s > self._last_s:
+            inside_s = min(end_s, self._last_s) - max(started_s, self._first_s)
+            if inside_s <= 0:
+                return
+            size *= inside_s / (end_s - started_s)
+        busy_s, rates, source, destination = (
+            self.busy_s,
+            self._rates,
+            flow.source,
+            flow.destination,
+        )
+        busy_s[source] += size / rates[source]
+        busy_s[destination] += size / rates[destination]

@@ -36,7 +36,7 @@ class TimedDecodeNode(Generic[S]):
     ) -> None:
         self.name = f"decode{number}"
         self.runtime, self.experiment, self.links = runtime, experiment, links
-        self.recorder, self._meter = recorder, meter
+        self.recorder, self.meter = recorder, meter
         self.live = experiment.mask_update == "live"
         self.slots: dict[int, S] = {}
         self.replies = Replies(runtime)
@@ -146,7 +146,7 @@ class TimedDecodeNode(Generic[S]):
         now = posting.flow.end_s + self.experiment.network.one_way_s
         write, parcel = posting.write, posting.write.parcel
         report_transfer(self.recorder, parcel, posting.flow, now, self.name, "landed")
-        self._meter.add(posting.flow)
+        self.meter.add(posting.flow)
         if write.fetch_id is not None:
             self.landed_bytes[Purpose.ON_DEMAND] += parcel.data_bytes
             self.store_rows(write)

@@ -11,6 +11,7 @@ import numpy as np
 from smartgen.cost import Flow
 from smartgen.cost.shaper import Land, Links, Posting
 from smartgen.engine.messages import Assign, Fetch
+from smartgen.engine.protocols import Delivery
 from smartgen.errors import RequestFailed
 from smartgen.experiment import Experiment
 from smartgen.kv.geometry import Int
@@ -19,6 +20,7 @@ from smartgen.nodes.channel import TimedRuntime
 from smartgen.nodes.report import Parcel
 from smartgen.nodes.room import Room
 from smartgen.nodes.writers import Writers
+from smartgen.policy import Plan
 
 
 class WaitingRuntime(TimedRuntime, Protocol):
@@ -45,13 +47,16 @@ _NO_BLOCKS = np.empty(0, dtype=np.int64)
 class Pages:
     """A request's KV at this node: block sizes in entries, what a layer takes, who wants it.
 
-    posted counts the blocks of its plan that have been pushed; said_s is when its peer last gave a
-    sign that it is wanted.
+    planned: entries and blocks that are not empty of each layer's planned push. posted counts the
+    blocks of its plan that have been pushed; said_s is when its peer last gave a sign that it is
+    wanted.
     """
 
     assign: Assign
+    plan: Plan
     peer: int
     sizes: Int  # [L * M]
+    planned: tuple[list[int], list[int]]  # [L], [L]
     layer_s: float
     offload_s: list[float]  # [L]
     metadata_bytes: list[float]  # [L]
@@ -73,7 +78,12 @@ class TimedPrefillNode:
     ) -> None:
         self.name = f"prefill{number}"
         self._runtime, self._experiment, self.recorder = runtime, experiment, recorder
-        self._links, self._lands = links, lands
+        self._links = links
+        self._landed_at = [partial(self._landed, land) for land in lands]
+        codec = experiment.policy.codec
+        self._pairs = codec == "none"  # each block is followed by its mask values
+        self._pair_bytes = experiment.network.pair_bytes if self._pairs else 0.0
+        self.wire_entry_bytes = experiment.geometry.entry_bytes * experiment.cost.wire_ratio(codec)
         self._number = number
         self._link = experiment.cluster.host_of(number)
         self._cost, self._geometry = experiment.cost, experiment.geometry
@@ -98,12 +108,12 @@ class TimedPrefillNode:
 
     # -- prefill
 
-    async def reserve(self, assign: Assign, peer: int) -> None:
+    async def reserve(self, assign: Assign, plan: Plan, peer: int) -> None:
         """Wait for room, and take pages."""
         await self._room.take(assign.prompt_tokens)
-        self.open(assign, peer)
+        self.open(assign, plan, peer)
 
-    def open(self, assign: Assign, peer: int) -> None:
+    def open(self, assign: Assign, plan: Plan, peer: int) -> None:
         """Take pages, which there is room for."""
         cost, geometry = self._cost, self._geometry
         prefill_s = cost.prefill_s(assign.prompt_tokens, assign.cached_tokens)
@@ -111,12 +121,15 @@ class TimedPrefillNode:
         new = geometry.layer_tokens(assign.prompt_tokens - assign.cached_tokens)
         # metadata of what the decoding node holds is there, too
         unheld = geometry.layer_tokens(assign.prompt_tokens - assign.held_tokens)
+        sizes = geometry.sizes(assign.prompt_tokens)
         self._pages[assign.request_id] = Pages(
             assign,
+            plan,
             peer,
-            geometry.sizes(assign.prompt_tokens),
+            sizes,
+            plan.sum_by_layer(sizes),
             layer_s,
-            [cost.offload_s(size, layer_s) for size in (new * geometry.entry_bytes).tolist()],
+            cost.offload_s(new * geometry.entry_bytes, layer_s).tolist(),
             (self._experiment.metadata_ratio * unheld * geometry.entry_bytes).tolist(),
         )
         row = self.recorder.request(assign.request_id)
@@ -154,33 +167,47 @@ class TimedPrefillNode:
 
     # -- pushes and fetches
 
-    def push(self, request_id: int, blocks: Int, layer: int | None) -> Posting[Write]:
+    def push(self, request_id: int, blocks: Int, layer: int | None) -> Delivery:
         """Post blocks, and with a layer its metadata behind them."""
-        pages, experiment = self._pages[request_id], self._experiment
-        sizes = pages.sizes[blocks]
-        entry_bytes, codec = self._geometry.entry_bytes, experiment.policy.codec
-        proactive = layer is not None
+        pages = self._pages[request_id]
         pages.posted += len(blocks)
         pages.said_s = self._runtime.now
-        parcel = Parcel(
-            request_ids=(request_id,),
+        entries, full = self._counts(pages, blocks, layer)
+        parcel = self.parcel(pages, len(blocks), entries, full, layer)
+        self._writers.begin(parcel.request_ids)
+        write = Write(parcel, self._number, blocks, payload=self.payload_of_blocks(pages, blocks))
+        size = self.wire_bytes(pages, entries, full, layer)
+        pieces = len(blocks) if layer is None else 1
+        return self._post(write, pages.peer, size, pieces, urgent=False)
+
+    def _counts(self, pages: Pages, blocks: Int, layer: int | None) -> tuple[int, int]:
+        """Entries of blocks, and how many are not empty."""
+        if layer is not None and blocks is pages.plan.by_layer[layer]:
+            return pages.planned[0][layer], pages.planned[1][layer]
+        sizes = pages.sizes[blocks]
+        return int(sizes.sum()), int(np.count_nonzero(sizes))
+
+    def wire_bytes(self, pages: Pages, entries: int, full: int, layer: int | None) -> float:
+        """What a push takes on the wire, its metadata and the cost of its messages included."""
+        metadata_bytes = 0.0 if layer is None else pages.metadata_bytes[layer]
+        return entries * self.wire_entry_bytes + metadata_bytes + full * self._pair_bytes
+
+    def parcel(
+        self, pages: Pages, num_blocks: int, entries: int, full: int, layer: int | None
+    ) -> Parcel:
+        """What a push carries; full of its blocks are not empty."""
+        return Parcel(
+            request_ids=(pages.assign.request_id,),
             slots=(pages.assign.slot,),
-            purpose=Purpose.PROACTIVE if proactive else Purpose.SPECULATIVE,
+            purpose=Purpose.SPECULATIVE if layer is None else Purpose.PROACTIVE,
             source=self.name,
             layer=layer,
-            num_blocks=len(blocks),
-            entries=(int(sizes.sum()),),
-            bytes_per_entry=entry_bytes * self._cost.wire_ratio(codec),
+            num_blocks=num_blocks,
+            entries=(entries,),
+            bytes_per_entry=self.wire_entry_bytes,
             metadata_bytes=0.0 if layer is None else pages.metadata_bytes[layer],
-            messages=1 if codec != "none" else int(np.count_nonzero(sizes)),
+            messages=full if self._pairs else 1,
         )
-        pairs = 0 if codec != "none" else parcel.messages
-        size = parcel.data_bytes + parcel.metadata_bytes + pairs * experiment.network.pair_bytes
-        self._writers.begin(parcel.request_ids)
-        payload = self.payload_of_blocks(pages, blocks)
-        write = Write(parcel, self._number, blocks, payload=payload)
-        pieces = 1 if proactive else len(blocks)
-        return self._post(write, pages.peer, size, pieces, urgent=False)
 
     def posted(self, request_id: int) -> int:
         """How many blocks of the plan have been pushed."""
@@ -227,7 +254,7 @@ class TimedPrefillNode:
         key = (self._number, write.parcel.request_ids[0], layer, block)
         queue_pair = (self._replies if urgent else self._pushes)[peer]
         flow = Flow(key, self._link, f"decode{peer}", queue_pair, size, pieces, urgent)
-        return self._links.post(flow, write, partial(self._landed, self._lands[peer]))
+        return self._links.post(flow, write, self._landed_at[peer])
 
     def _landed(self, land: Land[Write], posting: Posting[Write], first: int, stop: int) -> None:
         land(posting, first, stop)

@@ -34,15 +34,19 @@ class TimedStep(Generic[S]):
         experiment, batch = node.experiment, node.batch
         self._node, self._batch, self._runtime = node, batch, node.runtime
         self._entry_bytes = experiment.geometry.entry_bytes
-        self._selected: list[float] = batch.selected().tolist()  # [L]
+        self._reached = batch.reached  # [L]
+        self._selected = batch.selected(self._reached)  # [L]
+        self._selected_entries = float(self._selected.sum())
         self._left = batch.incomplete
         self.start_s = self._runtime.now
         self.restart()
 
     def restart(self) -> None:
         """Begin from the start, with nothing done yet."""
-        cost, batch = self._node.experiment.cost, self._batch
-        self._timer = StepTimer(cost, self.start_s, batch.reached, len(batch))
+        self._timer = StepTimer(self._node.experiment.cost, self.start_s)
+        if self._left:
+            self._timer.prepare(self._reached, len(self._batch))
+            self._wanted: list[float] = self._selected.tolist()
         self._attended: dict[int, float] = {}  # where less than what is selected is attended
         self._remote_entries = self._local_entries = 0.0
         self._num_messages = 0
@@ -96,12 +100,12 @@ class TimedStep(Generic[S]):
         experiment, batch = self._node.experiment, self._batch
         self.move_all()
         if experiment.policy.selects:
-            sizes = [entries * self._entry_bytes for entries in self._selected]
-            self._local_entries = sum(self._selected)
-            parts = experiment.cost.local_step(sizes, batch.reached, len(batch))
+            self._local_entries = self._selected_entries
+            sizes = self._selected * self._entry_bytes
+            parts = experiment.cost.local_step(sizes, self._reached, len(batch))
         else:
             parts = experiment.cost.gpu_step(
-                sum(batch.reached) * self._entry_bytes,
+                int(self._reached.sum()) * self._entry_bytes,
                 int(experiment.geometry.reach(batch.longest_tokens).sum()) * self._entry_bytes,
                 len(batch),
                 experiment.policy.codec,
@@ -133,7 +137,7 @@ class TimedStep(Generic[S]):
         node = self._node
         if node.live and self._left:
             node.settle()
-        split = TimedSplit(layer, self._selected[layer])
+        split = TimedSplit(layer, self._wanted[layer])
         for peer, rows in self.remote_rows(layer):
             split.rows.setdefault(peer, []).append(rows)
             split.local_entries -= rows.entries
@@ -186,7 +190,7 @@ class TimedStep(Generic[S]):
     def attend(self, layer: int) -> Awaitable[Any]:
         """Attention over what the layer has selected."""
         self.use_rows(layer)
-        size = self._attended.get(layer, self._selected[layer]) * self._entry_bytes
+        size = self._attended.get(layer, self._wanted[layer]) * self._entry_bytes
         return self._runtime.after(self._timer.attend(self._runtime.now, size))
 
     def feed_forward(self, layer: int) -> Awaitable[Any]:
@@ -211,7 +215,7 @@ class TimedStep(Generic[S]):
             batch_size=len(self._batch),
             cached_tokens=self._batch.cached_tokens,
             shares=self._timer.shares(now),
-            selected_entries=sum(self._selected) if node.experiment.policy.selects else 0.0,
+            selected_entries=self._selected_entries if node.experiment.policy.selects else 0.0,
             remote_entries=self._remote_entries,
             local_bytes=round(self._local_entries * self._entry_bytes),
             on_demand_bytes=round(landed[Purpose.ON_DEMAND]),

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from smartgen.cost import Cost
 from smartgen.cost.cost import LocalStep
 from smartgen.metrics.attribution import Attribution, Shares
@@ -10,18 +13,25 @@ from smartgen.metrics.attribution import Attribution, Shares
 class StepTimer:
     """Durations of one iteration's acts in seconds; each act is charged when it is asked for.
 
-    reached: tokens of the batch that each layer's attention reaches, [L]. Acts that end when
-    something arrives are charged by arrived and replied, afterwards.
+    Acts that end when something arrives are charged by arrived and replied, afterwards.
     """
 
     __slots__ = ("_attribution", "_cost", "_feed_forward_s", "_local", "_select_s", "start_s")
 
-    def __init__(self, cost: Cost, start_s: float, reached: Sequence[int], batch_size: int) -> None:
-        self.start_s = start_s
-        self._cost, self._select_s = cost, cost.layers_select_s(reached)
-        self._feed_forward_s = cost.feed_forward_s(batch_size)
+    def __init__(self, cost: Cost, start_s: float) -> None:
+        self.start_s, self._cost = start_s, cost
+        self._select_s: Sequence[float] = ()
+        self._feed_forward_s: Sequence[float] = ()
         self._attribution = Attribution(start_s)
         self._local: LocalStep | None = None
+
+    def prepare(self, reached: NDArray[np.float64], batch_size: int) -> None:
+        """Prepare to be asked layer by layer.
+
+        reached: tokens of the batch that each layer's attention reaches, [L].
+        """
+        self._select_s = self._cost.select_s(reached).tolist()
+        self._feed_forward_s = self._cost.feed_forward_s(batch_size).tolist()
 
     def local(self, parts: LocalStep) -> float:
         """A whole iteration with nothing remote."""

@@ -47,11 +47,25 @@ class Plan:
     @cached_property
     def by_layer(self) -> tuple[Int, ...]:
         """The planned blocks of each layer, in pushing order."""
-        planned = self.order[: self.num_planned]
-        layer = planned // self.blocks_per_layer
+        planned, layer = self.order[: self.num_planned], self.planned_layers
         grouped = planned[np.argsort(layer, kind="stable")]
         ends = np.cumsum(np.bincount(layer, minlength=self.num_layers))
         return tuple(np.split(grouped, ends[:-1]))
+
+    @cached_property
+    def planned_layers(self) -> Int:
+        """The layer of each planned block, in pushing order."""
+        return self.order[: self.num_planned] // self.blocks_per_layer
+
+    def sum_by_layer(self, sizes: Int) -> tuple[list[int], list[int]]:
+        """Sizes of the planned blocks summed by layer, [L], and how many are not empty, [L].
+
+        sizes holds one for each block of the cache, [L * M].
+        """
+        planned = sizes[self.order[: self.num_planned]]
+        total = np.bincount(self.planned_layers, weights=planned, minlength=self.num_layers)
+        full = np.bincount(self.planned_layers, weights=planned > 0, minlength=self.num_layers)
+        return total.astype(np.int64).tolist(), full.astype(np.int64).tolist()
 
     @property
     def left(self) -> Int:

@@ -73,7 +73,7 @@ def test_a_mask_set_before_its_data_is_found(worlds_agree, monkeypatch):
     post = TimedPrefillNode._post
 
     def with_mask_first(node, write, *rest, **named):
-        decode_node = node._lands[0].__self__
+        decode_node = node._landed_at[0].args[0].__self__
         if write.parcel.purpose == Purpose.SPECULATIVE and isinstance(decode_node, EmuDecodeNode):
             slot = decode_node.slots[write.parcel.slots[0]]
             bounds = node._geometry.bounds(slot.request.prompt_tokens)
