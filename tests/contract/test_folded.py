@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 
 import pytest
@@ -33,21 +33,6 @@ TIMES = 1e-9
 (1e-16) for each of some thousand acts."""
 
 BASE = ("model=tiny", "workload=tiny", "record.decisions=true")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked(Closed):
-    """Given requests that arrive one by one."""
-
-    given: tuple[Request, ...]
-
-    @property
-    def closed(self):
-        return False
-
-    @property
-    def asked(self):
-        return self.given
 
 
 @lru_cache(maxsize=64)
@@ -161,16 +146,7 @@ def asked(rng):
     return tuple(made)
 
 
-def workload_of(rng, requests):
-    if rng.random() < 0.75:
-        return Asked(
-            name="asked",
-            requests=1,
-            prompt_tokens=1,
-            output_tokens=1,
-            cached_ratio=0,
-            given=requests,
-        )
+def closed_of(rng, requests):
     return Closed(
         name="closed",
         requests=len(requests),
@@ -180,9 +156,8 @@ def workload_of(rng, requests):
     )
 
 
-def cluster_of(rng, cluster, workload):
-    """Pools hold what is longest; a closed batch waits, so that prefill nodes must hold all of it."""
-    requests = workload.asked
+def cluster_of(rng, cluster, requests, closed):
+    """Pools hold what is longest; a closed batch waits for all, so prefill nodes hold all."""
     longest = max(r.prompt_tokens for r in requests) + max(r.output_tokens for r in requests)
     rooms = [None, None, longest, 2 * longest]
     return replace(
@@ -192,7 +167,7 @@ def cluster_of(rng, cluster, workload):
         decode_nodes=rng.choice([1, 1, 2]),
         decode_batch=rng.choice([None, None, 1, 3]),
         decode_pool_tokens=rng.choice(rooms),
-        prefill_pool_tokens=None if workload.closed else rng.choice(rooms),
+        prefill_pool_tokens=None if closed else rng.choice(rooms),
         prefill_cache_tokens=rng.choice([None, None, 0, 300]),
         decode_cache_tokens=rng.choice([None, None, 0, 300]),
         routing=rng.choice(["round_robin", "least_loaded"]),
@@ -209,14 +184,14 @@ def policy_of(rng, policy):
     )
 
 
-def experiment_of(build, seed):
+def experiment_of(build, ask, seed):
     """Anything that may be folded, from an idle system to an overloaded one."""
     rng = random.Random(seed)
     name = rng.choice((*POLICIES, *["smartgen"] * 4))
     laws = {"on_demand_only": ["blocks"], "partial_reuse": ["exponent"]}
     law = rng.choice(laws.get(name, ["blocks", "blocks", "exponent"]))
-    workload = workload_of(rng, asked(rng))
-    cluster = cluster_of(rng, part(build, "cluster", "dp1"), workload)
+    requests, closed = asked(rng), rng.random() < 0.25
+    cluster = cluster_of(rng, part(build, "cluster", "dp1"), requests, closed)
     gbps = rng.choice([30.0, *[10 ** rng.uniform(-3.3, -1.3)] * 4])
     network = replace(
         part(build, "network", "elastic_25g"),
@@ -225,7 +200,7 @@ def experiment_of(build, seed):
         pair_us=rng.choice([0.0, 0.6, 50.0]),
         rtt_us=rng.choice([0.0, 50.0, 2000.0]),
     )
-    return replace(
+    experiment = replace(
         build(*BASE, f"model.num_hidden_layers={rng.choice([1, 3, 6, 6])}"),
         policy=policy_of(rng, part(build, "policy", name)),
         selector=part(
@@ -234,40 +209,36 @@ def experiment_of(build, seed):
         selection=part(build, "selection", law),
         cluster=cluster,
         network=network,
-        workload=workload,
+        workload=closed_of(rng, requests),
         blocks_per_layer=rng.choice([1, 8, 30, 60]),
         mask_update=rng.choice(["live", "iteration"]),
         seed=rng.randrange(9),
         # rows of planned pushes are made in a way of their own where they are not wanted
         record=Record(decisions=True, transfers=rng.random() < 0.5),
     )
+    return experiment if closed else ask(experiment, requests)
 
 
 @pytest.mark.parametrize("seed", range(160))
-def test_any_run_is_the_same_act_by_act_and_ahead_of_the_clock(build, seed):
-    assert_same(experiment_of(build, seed))
+def test_any_run_is_the_same_act_by_act_and_ahead_of_the_clock(build, ask, seed):
+    assert_same(experiment_of(build, ask, seed))
 
 
 # -- by hand
 
 
-def serving(build, given, *overrides):
+@pytest.fixture
+def serving(build, ask):
     """Requests of (arrival, prompt, output) for one prefill node and one decoding node."""
-    requests = tuple(Request(i, at, prompt, 0, out) for i, (at, prompt, out) in enumerate(given))
-    return replace(
-        build(*BASE, "record.transfers=true", "cluster=dp1", "network.pair_us=0", *overrides),
-        workload=Asked(
-            name="asked",
-            requests=1,
-            prompt_tokens=1,
-            output_tokens=1,
-            cached_ratio=0,
-            given=requests,
-        ),
-    )
+
+    def make(given, *overrides):
+        base = build(*BASE, "record.transfers=true", "network.pair_us=0", "cluster=dp1", *overrides)
+        return ask(base, [Request(i, at, n, 0, out) for i, (at, n, out) in enumerate(given)])
+
+    return make
 
 
-def test_a_prefill_that_starts_in_the_middle_of_an_iteration_has_it_run_again(build, monkeypatch):
+def test_a_prefill_that_starts_in_the_middle_of_an_iteration_has_it_run_again(serving, monkeypatch):
     """Once for each of two; the second begins where the first ends, and both make it longer."""
     again = []
     run_again = FoldedStep.run_again
@@ -279,12 +250,12 @@ def test_a_prefill_that_starts_in_the_middle_of_an_iteration_has_it_run_again(bu
 
     monkeypatch.setattr(FoldedStep, "run_again", noting)
     overrides = ("network.gbps=0.004", "blocks_per_layer=32", "policy=partial_parallel")
-    alone = assert_same(serving(build, [(0.0, 300, 6)], *overrides))
+    alone = assert_same(serving([(0.0, 300, 6)], *overrides))
     assert not again
     second = alone.iterations[1]
     starts_s = [second.start_s + share * (second.end_s - second.start_s) for share in (0.1, 0.2)]
     late = [(starts_s[0], 200, 2), (starts_s[1], 50, 2)]
-    merged = assert_same(serving(build, [(0.0, 300, 6), *late], *overrides))
+    merged = assert_same(serving([(0.0, 300, 6), *late], *overrides))
     assert merged.iterations[0] == alone.iterations[0]
     longer = merged.iterations[1]
     assert longer.shares.interference_s > 0 and longer.end_s > second.end_s
@@ -300,18 +271,19 @@ def test_a_prefill_that_starts_in_the_middle_of_an_iteration_has_it_run_again(bu
 ROUNDED = "one way later and one way earlier is not always the same time"
 
 
-@pytest.mark.xfail(strict=True, reason=ROUNDED)
-def test_what_lands_last_is_written_down_whatever_the_last_bit_of_its_time(build):
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason=ROUNDED)
+def test_what_lands_last_is_written_down_whatever_the_last_bit_of_its_time(serving):
     for prompt in range(20, 60):
         overrides = ("network.gbps=0.004", "network.rtt_us=2000")
-        assert_same(serving(build, [(0.0, prompt, 1)], *overrides))
+        assert_same(serving([(0.0, prompt, 1)], *overrides))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="an iteration that is run again takes later landings as known"
-)
-def test_what_lands_in_an_iteration_is_in_flight_when_it_is_run_again(build):
+REPLAYED = "an iteration that is run again takes later landings as known"
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason=REPLAYED)
+def test_what_lands_in_an_iteration_is_in_flight_when_it_is_run_again(serving):
     """A request's plan lands and is written down, then another's prefill begins."""
     given = [(0.0, 383, 2), (0.0, 119, 1), (0.0, 178, 3), (0.0, 85, 2)]
     overrides = ("model.num_hidden_layers=3", "blocks_per_layer=1", "network.gbps=0.005")
-    assert_same(serving(build, given, "cluster.decode_pool_tokens=772", *overrides))
+    assert_same(serving(given, "cluster.decode_pool_tokens=772", *overrides))
