@@ -239,6 +239,8 @@ class DecodeRole:
             await self._node.planned(serving.slot)
         if serving.state == ASSIGNED:
             self._turn(serving, READY)
+            if self._policy.decode_start == "plan" and self._is_whole(serving):
+                self._release(serving)
         self._notice()
 
     def _drain(self, serving: _Serving) -> None:
