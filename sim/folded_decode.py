@@ -317,8 +317,10 @@ class FoldedStep(SimStep):
     async def fetched(self, split: TimedSplit) -> None:
         """Wait for the replies: all are posted, if ahead of the clock."""
         node = self._node
+        start_s = self._runtime.now
         replies = node.take_replies(split.fetch_id)
         await self._runtime.until(max(node.lands_s(reply) for reply in replies))
         alone = [link for reply in replies for link in node.links.alone(reply)]
         now = self._runtime.now
+        self._keep("fetch", split.layer, start_s)
         self._timer.replied(now, interference_s(alone, now))

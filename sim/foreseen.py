@@ -11,7 +11,7 @@ from smartgen.cost import Flow
 from smartgen.cost.shaper import Land, Posted, Posting
 from smartgen.engine.messages import Fetch
 from smartgen.kv.geometry import Int
-from smartgen.metrics.records import Decision, Recorder
+from smartgen.metrics.records import ActRow, Decision, Recorder
 from smartgen.nodes.channel import LocalChannel
 from smartgen.nodes.timed_prefill import Write
 from smartgen.sim.ahead import AheadRuntime
@@ -188,18 +188,25 @@ class FoldedRecorder(Recorder):
             told = tuple(float(value) for value in values)
             decided = (self._runtime.now, Decision(kind, request_id, step, layer, told))
             self._decided.append(decided)
-            self._runtime.may_undo(self._take_back, decided)
+            self._runtime.may_undo(_remove, self._decided, decided)
 
-    def _take_back(self, decided: tuple[float, Decision]) -> None:
-        for at in reversed(range(len(self._decided))):
-            if self._decided[at] is decided:
-                del self._decided[at]
-                return
+    def act(self, row: ActRow) -> None:
+        """Keep an act, which may lie ahead of the clock."""
+        super().act(row)
+        self._runtime.may_undo(_remove, self.acts, row)
 
     def finish(self) -> None:
         """All is decided."""
         self.decisions += [decision for _, decision in sorted(self._decided, key=_time)]
         self._decided.clear()
+
+
+def _remove(rows: list[Any], row: object) -> None:
+    """Take a row off a list, near the end of which it is."""
+    for at in reversed(range(len(rows))):
+        if rows[at] is row:
+            del rows[at]
+            return
 
 
 def _time(decided: tuple[float, Decision]) -> float:
