@@ -11,6 +11,12 @@ from typing import Any
 
 from smartgen.sim.runtime import Pause, SimRuntime
 
+Acts = Callable[[], Coroutine[Any, Any, None]]
+"""Something that can be driven, as often as need be."""
+
+Undo = list[tuple[Callable[..., None], tuple[Any, ...]]]
+"""How to take back what was done, in the order in which it was done."""
+
 
 class Advance(Awaitable[None]):
     """Over at a time known from the start; awaiting it moves the time ahead."""
@@ -47,7 +53,7 @@ class AheadRuntime(SimRuntime):
         super().__init__()
         self.ahead_s: float | None = None
         """The time of what is being run ahead; null while nothing is."""
-        self._undo: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
+        self._undo: Undo | None = None
 
     @property
     def now(self) -> float:
@@ -61,7 +67,7 @@ class AheadRuntime(SimRuntime):
     def run_ahead(
         self,
         coroutine: Coroutine[Any, Any, None],
-        undo: list[tuple[Callable[..., None], tuple[Any, ...]]],
+        undo: Undo,
         from_s: float,
     ) -> float:
         """Drive a coroutine from a time on; return the time of its end.

@@ -11,7 +11,8 @@ from smartgen.experiment import Experiment, Outcome
 from smartgen.nodes.world import World
 from smartgen.selection import BlockSelection
 from smartgen.sim.ahead import AheadRuntime
-from smartgen.sim.folded import FoldedDecodeNode, FoldedPrefillNode
+from smartgen.sim.folded_decode import FoldedDecodeNode
+from smartgen.sim.folded_prefill import FoldedPrefillNode
 from smartgen.sim.foreseen import DirectChannel, FoldedRecorder, Ledgers
 from smartgen.sim.nodes import SimDecodeNode, SimPrefillNode
 from smartgen.sim.runtime import SimRuntime
@@ -90,7 +91,7 @@ def _run_folded(experiment: Experiment) -> Outcome:
         runtime,
         FoldedPrefillNode,
         FoldedDecodeNode,
-        Ledgers(runtime, rates, experiment.network.one_way_s),
+        Ledgers(rates, experiment.network.one_way_s),
         recorder,
         DirectChannel,
     )

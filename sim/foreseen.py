@@ -5,68 +5,64 @@ recorders keep what was decided in the order of its time.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from smartgen.cost import Flow
-from smartgen.cost.shaper import Land, Posting
-from smartgen.metrics.records import Decision, Recorder
+from smartgen.cost.shaper import Land, Posted, Posting
+from smartgen.engine.messages import Fetch
+from smartgen.kv.geometry import Int
+from smartgen.metrics.records import ActRow, Decision, Recorder
 from smartgen.nodes.channel import LocalChannel
-from smartgen.nodes.landings import Landings
 from smartgen.nodes.timed_prefill import Write
 from smartgen.sim.ahead import AheadRuntime
-from smartgen.sim.ledger import INFINITY, Ledger, Movable
+from smartgen.sim.ledger import INFINITY, Ledger
 
 
 class Receiver(Protocol):
-    """A decoding node, as what is posted to it sees it."""
+    """A decoding node, as what is sent to it sees it."""
 
-    def has_landed(self, flow: Movable) -> bool:
-        """Whether a flow has landed by now, which may lie ahead of the clock."""
+    def announce(self, slot: int, pushes: "Sequence[Sent]", metadata_bytes: int) -> None:
+        """A prefill begins that will push this, one a layer."""
 
-    def expect(self, posting: "Foreseen") -> None:
-        """Something was posted to this node."""
+    def expect(self, push: "Sent") -> None:
+        """Something is pushed speculatively, ahead of the clock."""
 
-    async def wait_for(self, flow: Movable) -> None:
-        """Wait until a flow has landed."""
+    def expect_reply(self, fetch_id: int, reply: "Sent") -> None:
+        """A reply is sent, ahead of the clock."""
+
+    def has_landed(self, sent: "Sent") -> bool:
+        """Whether something has landed by now, which may lie ahead of the clock."""
+
+    async def wait_for(self, sent: "Sent") -> None:
+        """Wait until something has landed."""
 
     def report(self) -> None:
         """Write down what has landed by now."""
 
 
-@dataclass(slots=True, eq=False)
-class Foreseen(Posting[Write]):
-    """A posting of which it is known when it lands. landed_pieces are those that a mask shows."""
+class Sent:
+    """A push or a reply of which it is known when it lands: flow and posting in one.
 
-    receiver: Receiver | None = None
-    withdrawn: bool = False
-    reported: bool = False
-
-    @property
-    def landed(self) -> bool:
-        """Whether all of it has arrived."""
-        assert self.receiver is not None
-        return self.receiver.has_landed(self.flow)
-
-
-class PlannedPush:
-    """A layer's planned push: flow and posting in one, and nothing that need not be kept.
-
-    There are as many as a request has layers, of which mostly nothing matters but the times.
+    There are thousands in an iteration, so nothing is kept that can be made when it is asked for.
+    landed_pieces are those that a mask shows; data_bytes are bytes of KV.
     """
 
     __slots__ = (
+        "blocks",
+        "data_bytes",
         "destination",
         "end_s",
+        "fetch",
         "key",
+        "landed_pieces",
         "posted_s",
         "receiver",
         "reported",
         "size",
-        "slot",
         "source",
         "started_s",
-        "write_of",
+        "withdrawn",
+        "write",
     )
 
     def __init__(
@@ -75,37 +71,48 @@ class PlannedPush:
         source: str,
         destination: str,
         size: float,
+        data_bytes: float,
         posted_s: float,
-        slot: int,
         receiver: Receiver,
-        write_of: Callable[[int], Write],
+        write: Callable[[], Write],
+        blocks: Int | None = None,
+        fetch: Fetch | None = None,
     ) -> None:
-        self.key, self.source, self.destination, self.size = key, source, destination, size
-        self.posted_s, self.slot = posted_s, slot
-        self.receiver, self.write_of = receiver, write_of
+        """Write makes what it carries. blocks are those of a speculative push, fetch a reply's."""
+        self.key, self.source, self.destination = key, source, destination
+        self.size, self.data_bytes, self.posted_s = size, data_bytes, posted_s
+        self.receiver, self.write = receiver, write
+        self.blocks, self.fetch = blocks, fetch
         self.started_s = self.end_s = INFINITY
-        self.reported = False
+        self.landed_pieces = 0
+        self.withdrawn = self.reported = False
 
     @property
-    def layer(self) -> int:
-        """Whose blocks it carries."""
-        return self.key[2]
+    def is_planned(self) -> bool:
+        """Whether it is a planned push, which was announced when its prefill began."""
+        return self.blocks is None and self.fetch is None
 
     @property
     def landed(self) -> bool:
         """Whether all of it has arrived."""
         return self.receiver.has_landed(self)
 
-    def move(self, start_s: float, end_s: float, bytes_per_s: float) -> None:
-        """Move at one rate from start to end."""
-        self.started_s, self.end_s = start_s, end_s
+    def pieces_at(self, now: float) -> int:
+        """How many of its blocks have arrived in full; as Flow.landed_pieces."""
+        assert self.blocks is not None
+        if self.end_s <= now:
+            return len(self.blocks)
+        if self.size == 0 or now < self.started_s:
+            return 0
+        rate = self.size / (self.end_s - self.started_s)
+        left = max(0.0, self.size - rate * (now - self.started_s))
+        return int((1 - left / self.size) * len(self.blocks) + 1e-6)
 
     def posting(self) -> Posting[Write]:
-        """The same as any other posting."""
+        """The same as any other posting that has landed."""
         flow = Flow(self.key, self.source, self.destination, "", self.size)
-        flow.posted_s = self.posted_s
-        flow.move(self.started_s, self.end_s, 0.0)
-        return Posting(flow, self.write_of(self.layer), _nothing, 1)
+        flow.posted_s, flow.started_s, flow.end_s = self.posted_s, self.started_s, self.end_s
+        return Posting(flow, self.write(), _nothing, 1)
 
 
 def _nothing(posting: Posting[Write], first: int, stop: int) -> None:
@@ -113,28 +120,21 @@ def _nothing(posting: Posting[Write], first: int, stop: int) -> None:
 
 
 class Ledgers:
-    """A ledger for every decoding node: what nodes post on instead of a shaped network."""
+    """A ledger for every decoding node, on which nodes post themselves."""
 
-    def __init__(self, runtime: AheadRuntime, rates: Mapping[str, float], one_way_s: float) -> None:
-        self._runtime, self._rates, self._one_way_s = runtime, rates, one_way_s
-        self._ledgers: dict[str, Ledger[Foreseen | PlannedPush]] = {}
+    def __init__(self, rates: Mapping[str, float], one_way_s: float) -> None:
+        self._rates, self._one_way_s = rates, one_way_s
         self.receivers: dict[str, Receiver] = {}
         """Decoding nodes by name."""
 
-    def open(self, name: str, receiver: Receiver) -> Ledger[Foreseen | PlannedPush]:
+    def open(self, name: str, receiver: Receiver) -> Ledger[Sent]:
         """A ledger for a decoding node."""
         self.receivers[name] = receiver
-        self._ledgers[name] = Ledger(self._rates[name])
-        return self._ledgers[name]
+        return Ledger(self._rates[name])
 
-    def post(self, flow: Flow, write: Write, land: Land[Write]) -> Foreseen:
-        """Post at the present time, which may lie ahead of the clock."""
-        flow.posted_s = self._runtime.now
-        receiver = self.receivers[flow.destination]
-        posting = Foreseen(flow, write, land, 0, receiver)
-        self._ledgers[flow.destination].add(flow, posting)
-        receiver.expect(posting)
-        return posting
+    def post(self, flow: Flow, write: Write, land: Land[Write]) -> Posting[Write]:
+        """Nothing is posted at the clock's time."""
+        raise RuntimeError(f"{flow.source} cannot post on a ledger as on a wire")
 
     def settle(self) -> None:
         """Nothing lands by itself: nodes look."""
@@ -143,7 +143,7 @@ class Ledgers:
         """Nothing can be dropped: losses are not foreseen."""
         raise RuntimeError(f"{sorted(queue_pairs)} cannot be flushed ahead of the clock")
 
-    def alone(self, flow: Flow) -> list[tuple[str, float, float]]:
+    def alone(self, flow: Posted) -> list[tuple[str, float, float]]:
         """When a flow was posted on each of its links, and for how long it keeps it busy."""
         posted_s = flow.posted_s + self._one_way_s
         links = (flow.source, flow.destination)
@@ -164,43 +164,6 @@ class DirectChannel(LocalChannel):
     def _take(self, message: Any) -> None:
         if self._hear is not None:
             self._hear(message)
-
-
-class ForeseenLandings(Landings):
-    """Planned pushes of one slot, of which it is known when they land once they are posted."""
-
-    def __init__(self, runtime: AheadRuntime, node: Receiver, num_layers: int) -> None:
-        super().__init__(runtime, num_layers)
-        self._node = node
-        self._pushes: Sequence[PlannedPush] = ()  # by layer
-        self.proactive_bytes = self.metadata_bytes = 0
-        """What all pushes carry together."""
-
-    def expect(
-        self, pushes: Sequence[PlannedPush], proactive_bytes: int, metadata_bytes: int
-    ) -> None:
-        """All layers' pushes are announced, and what they carry together."""
-        self._pushes = pushes
-        self.proactive_bytes, self.metadata_bytes = proactive_bytes, metadata_bytes
-
-    def land_in_order(self, layer: int) -> None:
-        """A layer's push has landed; nobody has to be woken."""
-        if layer != len(self._pushes) - self.num_in_flight:
-            raise RuntimeError(f"the planned blocks of layer {layer} were delivered out of order")
-        self.num_in_flight -= 1
-
-    def in_flight(self, layer: int) -> bool:
-        """Whether the layer's planned push is still to come."""
-        return self.num_in_flight > 0 and not self._node.has_landed(self._pushes[layer])
-
-    async def layer(self, layer: int) -> None:
-        """Wait for one layer."""
-        if self.num_in_flight:
-            await self._node.wait_for(self._pushes[layer])
-
-    async def all(self) -> None:
-        """Wait for all layers: they are pushed in order."""
-        await self._node.wait_for(self._pushes[-1])
 
 
 class FoldedRecorder(Recorder):
@@ -225,18 +188,25 @@ class FoldedRecorder(Recorder):
             told = tuple(float(value) for value in values)
             decided = (self._runtime.now, Decision(kind, request_id, step, layer, told))
             self._decided.append(decided)
-            self._runtime.may_undo(self._take_back, decided)
+            self._runtime.may_undo(_remove, self._decided, decided)
 
-    def _take_back(self, decided: tuple[float, Decision]) -> None:
-        for at in reversed(range(len(self._decided))):
-            if self._decided[at] is decided:
-                del self._decided[at]
-                return
+    def act(self, row: ActRow) -> None:
+        """Keep an act, which may lie ahead of the clock."""
+        super().act(row)
+        self._runtime.may_undo(_remove, self.acts, row)
 
     def finish(self) -> None:
         """All is decided."""
         self.decisions += [decision for _, decision in sorted(self._decided, key=_time)]
         self._decided.clear()
+
+
+def _remove(rows: list[Any], row: object) -> None:
+    """Take a row off a list, near the end of which it is."""
+    for at in reversed(range(len(rows))):
+        if rows[at] is row:
+            del rows[at]
+            return
 
 
 def _time(decided: tuple[float, Decision]) -> float:

@@ -12,45 +12,43 @@ from typing import Generic, Protocol, TypeVar
 INFINITY = float("inf")
 
 
-class Movable(Protocol):
-    """What a ledger wants to know of a flow, and tells it."""
+class Served(Protocol):
+    """What a ledger wants to know of something sent, and tells it."""
 
     key: tuple[int, ...]
     posted_s: float
     size: float
+    started_s: float
     end_s: float
 
-    def move(self, start_s: float, end_s: float, bytes_per_s: float) -> None:
-        """Move at one rate from start to end."""
+
+S = TypeVar("S", bound=Served)
 
 
-P = TypeVar("P")
-"""What is posted."""
-
-
-class Ledger(Generic[P]):
-    """The postings on one link of so many bytes a second, whose senders are never slower."""
+class Ledger(Generic[S]):
+    """What is sent over one link of so many bytes a second, whose senders are never slower."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._rate = bytes_per_s
-        # (time, key, flow, posting), by time of posting, then by key, as Wire has them
-        self._rows: list[tuple[float, tuple[int, ...], Movable, P]] = []
+        # by time of posting, then by key, as Wire has them
+        self._rows: list[tuple[float, tuple[int, ...], S]] = []
         self._served = 0  # so many rows have a start and an end
         self._busy_s = 0.0  # when what was taken off the ledger had ended
         self.announced_s = INFINITY
         """The earliest posting that was added since this was last set."""
 
-    def add(self, flow: Movable, posting: P) -> None:
-        """Post at the time that the flow says."""
-        row = (flow.posted_s, flow.key, flow, posting)
-        self._serve_again_from(row[:2])
+    def add(self, sent: S) -> None:
+        """Post at the time that it says."""
+        row = (sent.posted_s, sent.key, sent)
+        if self._served and row < self._rows[self._served - 1]:
+            self._serve_again_from(row[:2])
         insort(self._rows, row, lo=self._served)
-        if flow.posted_s < self.announced_s:
-            self.announced_s = flow.posted_s
+        if sent.posted_s < self.announced_s:
+            self.announced_s = sent.posted_s
 
-    def add_all(self, flows: Iterable[tuple[Movable, P]]) -> None:
+    def add_all(self, many: Iterable[S]) -> None:
         """The same for many, in order of time."""
-        rows = [(flow.posted_s, flow.key, flow, posting) for flow, posting in flows]
+        rows = [(sent.posted_s, sent.key, sent) for sent in many]
         self._serve_again_from(rows[0][:2])
         self._rows += rows
         self._rows.sort()  # two ascending runs, merged
@@ -71,21 +69,20 @@ class Ledger(Generic[P]):
         busy_s = rows[at - 1][2].end_s if at else self._busy_s
         rate = self._rate
         while at < len(rows) and rows[at][0] <= until_s:
-            posted_s, _, flow, _ = rows[at]
-            start_s = posted_s if posted_s > busy_s else busy_s
-            busy_s = start_s + flow.size / rate
-            flow.move(start_s, busy_s, rate)
+            posted_s, _, sent = rows[at]
+            sent.started_s = posted_s if posted_s > busy_s else busy_s
+            sent.end_s = busy_s = sent.started_s + sent.size / rate
             at += 1
         self._served = at
 
-    def ended(self, until_s: float) -> list[P]:
+    def ended(self, until_s: float) -> list[S]:
         """What was served and had ended by then, in order."""
         rows, number = self._rows, 0
         while number < self._served and rows[number][2].end_s <= until_s:
             number += 1
-        return [row[3] for row in rows[:number]]
+        return [row[2] for row in rows[:number]]
 
-    def take(self, until_s: float) -> list[P]:
+    def take(self, until_s: float) -> list[S]:
         """The same, and take it off."""
         taken = self.ended(until_s)
         if taken:
@@ -94,8 +91,8 @@ class Ledger(Generic[P]):
             self._served -= len(taken)
         return taken
 
-    def withdraw(self, from_s: float, is_gone: Callable[[P], bool]) -> None:
+    def withdraw(self, from_s: float, is_gone: Callable[[S], bool]) -> None:
         """Take back postings made from a time on, as if they had never been made."""
         self._serve_again_from((from_s, ()))
         rows, at = self._rows, self._served
-        rows[at:] = [row for row in rows[at:] if not is_gone(row[3])]
+        rows[at:] = [row for row in rows[at:] if not is_gone(row[2])]

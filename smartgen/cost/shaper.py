@@ -10,6 +10,15 @@ from smartgen.cost.wire import Flow, Wire
 Write = TypeVar("Write")
 
 
+class Posted(Protocol):
+    """What was posted of so many wire bytes, and on which links."""
+
+    source: str
+    destination: str
+    size: float
+    posted_s: float
+
+
 class Clock(Protocol):
     """A clock that can call back; the runtime of a backend."""
 
@@ -55,7 +64,7 @@ class Links(Protocol[Write]):
     def drop(self, queue_pairs: Collection[str]) -> list[Posting[Write]]:
         """Flush queue pairs; returns what was dropped."""
 
-    def alone(self, flow: Flow) -> list[tuple[str, float, float]]:
+    def alone(self, flow: Posted) -> list[tuple[str, float, float]]:
         """When a flow was posted on each of its links, and for how long it keeps it busy."""
 
 
@@ -96,13 +105,14 @@ class Shaper(Generic[Write]):
         self._arm()
         return dropped
 
-    def alone(self, flow: Flow) -> list[tuple[str, float, float]]:
+    def alone(self, flow: Posted) -> list[tuple[str, float, float]]:
         """For each of a flow's links: when it was posted, and how long it keeps the link busy.
 
         Posting times are those after which it could have landed: one way is added.
         """
         posted_s = flow.posted_s + self._one_way_s
-        return [(link, posted_s, seconds) for link, seconds in self._wire.link_times(flow)]
+        links = (flow.source, flow.destination)
+        return [(link, posted_s, self._wire.seconds(link, flow.size)) for link in links]
 
     def _arm(self) -> None:
         if self._wire.next_end_s < self._armed_s:

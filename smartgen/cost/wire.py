@@ -126,9 +126,9 @@ class Wire:
         self._replan(now)
         return dropped
 
-    def link_times(self, flow: Flow) -> list[tuple[str, float]]:
-        """Each of the flow's links, and how long the flow would keep it busy alone."""
-        return [(link, flow.size / self._rates[link]) for link in (flow.source, flow.destination)]
+    def seconds(self, link: str, size: float) -> float:
+        """How long so many bytes would keep a link busy alone."""
+        return size / self._rates[link]
 
     def _queue_of(self, flow: Flow) -> tuple[str, str]:
         if self._discipline == "queue_pair":

@@ -170,6 +170,10 @@ class Recorder:
             row = self.requests[request_id] = RequestRow(request_id)
         return row
 
+    def act(self, row: ActRow) -> None:
+        """Keep an act, which is wanted."""
+        self.acts.append(row)
+
     def decide(
         self, kind: str, request_id: int, step: int, layer: int, values: Iterable[float]
     ) -> None:

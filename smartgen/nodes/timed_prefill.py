@@ -40,7 +40,7 @@ class Write(msgspec.Struct, frozen=True, eq=False):
     payload: Any = None
 
 
-_NO_BLOCKS = np.empty(0, dtype=np.int64)
+NO_BLOCKS = np.empty(0, dtype=np.int64)
 
 
 @dataclass(slots=True, eq=False)
@@ -215,10 +215,25 @@ class TimedPrefillNode:
 
     def serve_fetch(self, fetch: Fetch, peer: int) -> None:
         """Gather the rows, then send them back in one flow."""
+        parcel = self.reply_parcel(fetch)
+        # from here on the requests count as written to: an abort waits for the reply
+        self._writers.begin(parcel.request_ids)
+        for request_id in parcel.request_ids:
+            if request_id in self._pages:
+                self._pages[request_id].said_s = self._runtime.now
+        when_s = self._runtime.now + self.gather_s(parcel.data_bytes)
+        self._runtime.call_at(when_s, lambda _: self._send_back(fetch, peer, parcel))
+
+    def gather_s(self, num_bytes: float) -> float:
+        """From a fetch that is heard to its reply that is posted."""
+        return self._cost.rpc_s + self._cost.gather_s(num_bytes)
+
+    def reply_parcel(self, fetch: Fetch) -> Parcel:
+        """What the reply to a fetch carries."""
         request_ids, slots, entries = zip(
             *[(rows.request_id, rows.slot, rows.entries) for rows in fetch.rows], strict=True
         )
-        parcel = Parcel(
+        return Parcel(
             request_ids=request_ids,
             slots=slots,
             purpose=Purpose.ON_DEMAND,
@@ -230,20 +245,12 @@ class TimedPrefillNode:
             metadata_bytes=0.0,
             messages=1,
         )
-        # from here on the requests count as written to: an abort waits for the reply
-        self._writers.begin(parcel.request_ids)
-        for request_id in request_ids:
-            if request_id in self._pages:
-                self._pages[request_id].said_s = self._runtime.now
-        gather_s = self._cost.rpc_s + self._cost.gather_s(parcel.data_bytes)
-        when_s = self._runtime.now + gather_s
-        self._runtime.call_at(when_s, lambda _: self._send_back(fetch, peer, parcel))
 
     def _send_back(self, fetch: Fetch, peer: int, parcel: Parcel) -> None:
         if self._dead:
             return
         payload = self.payload_of_rows(fetch)
-        write = Write(parcel, self._number, _NO_BLOCKS, fetch.fetch_id, payload)
+        write = Write(parcel, self._number, NO_BLOCKS, fetch.fetch_id, payload)
         self._post(write, peer, parcel.data_bytes, 1, urgent=True)
 
     def _post(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic
 
 from smartgen.engine.messages import Fetch, Rows
-from smartgen.metrics.records import IterationRow, Purpose
+from smartgen.metrics.records import ActRow, IterationRow, Purpose
 from smartgen.nodes.replies import Awaited, interference_s
 from smartgen.nodes.timed_decode import S, TimedDecodeNode
 from smartgen.nodes.timing import StepTimer
@@ -50,6 +50,23 @@ class TimedStep(Generic[S]):
         self._attended: dict[int, float] = {}  # where less than what is selected is attended
         self._remote_entries = self._local_entries = 0.0
         self._num_messages = 0
+
+    def _take(self, act: str, layer: int | None, seconds: float) -> Awaitable[Any]:
+        """Begin an act that takes so long."""
+        runtime = self._runtime
+        if self._node.recorder.wants_acts:
+            self._keep_until(act, layer, runtime.now, runtime.now + seconds)
+        return runtime.after(seconds)
+
+    def _keep(self, act: str, layer: int, start_s: float) -> None:
+        """Keep an act that is over now, if it took any time and acts are wanted."""
+        if self._node.recorder.wants_acts and self._runtime.now > start_s:
+            self._keep_until(act, layer, start_s, self._runtime.now)
+
+    def _keep_until(self, act: str, layer: int | None, start_s: float, end_s: float) -> None:
+        node = self._node
+        row = ActRow(node.name, self._batch.iteration, layer, act, start_s, end_s)
+        node.recorder.act(row)
 
     # -- what a backend adds
 
@@ -110,13 +127,13 @@ class TimedStep(Generic[S]):
                 len(batch),
                 experiment.policy.codec,
             )
-        return self._runtime.after(self._timer.local(parts))
+        return self._take("local step", None, self._timer.local(parts))
 
     # -- acts of a layer
 
     def project(self, layer: int) -> Awaitable[Any]:
         """Launches and projections."""
-        return self._runtime.after(self._timer.project(self._runtime.now))
+        return self._take("project", layer, self._timer.project(self._runtime.now))
 
     def in_flight(self, layer: int) -> bool:
         """Whether planned pushes of the layer are still to come."""
@@ -124,13 +141,15 @@ class TimedStep(Generic[S]):
 
     async def landed(self, layer: int) -> None:
         """Wait for the layer's planned pushes."""
+        start_s = self._runtime.now
         for slot in self._left:
             await slot.landings.layer(layer)
         self._timer.arrived(self._runtime.now)
+        self._keep("landed", layer, start_s)
 
     def select(self, layer: int) -> Awaitable[Any]:
         """Selection over all cached tokens that the layer reaches."""
-        return self._runtime.after(self._timer.select(self._runtime.now, layer))
+        return self._take("select", layer, self._timer.select(self._runtime.now, layer))
 
     def split(self, layer: int) -> TimedSplit:
         """Cut what the layer selects into local and remote, by the mask as it is now."""
@@ -160,9 +179,10 @@ class TimedStep(Generic[S]):
 
     def load(self, split: TimedSplit) -> Awaitable[Any]:
         """The local lane."""
-        self.load_rows(split.layer)
+        layer = split.layer
+        self.load_rows(layer)
         size = split.local_entries * self._entry_bytes
-        return self._runtime.after(self._timer.load(self._runtime.now, size, split.layer))
+        return self._take("load", layer, self._timer.load(self._runtime.now, size, layer))
 
     def fetch(self, split: TimedSplit) -> list[tuple[int, Fetch]]:
         """One request for rows a prefill node."""
@@ -183,23 +203,25 @@ class TimedStep(Generic[S]):
     async def fetched(self, split: TimedSplit) -> None:
         """Wait for the replies."""
         if split.awaited is not None:
+            start_s = self._runtime.now
             await split.awaited.event.wait()
             now = self._runtime.now
+            self._keep("fetch", split.layer, start_s)
             self._timer.replied(now, interference_s(split.awaited.alone, now))
 
     def attend(self, layer: int) -> Awaitable[Any]:
         """Attention over what the layer has selected."""
         self.use_rows(layer)
         size = self._attended.get(layer, self._wanted[layer]) * self._entry_bytes
-        return self._runtime.after(self._timer.attend(self._runtime.now, size))
+        return self._take("attend", layer, self._timer.attend(self._runtime.now, size))
 
     def feed_forward(self, layer: int) -> Awaitable[Any]:
         """The layer's feed-forward."""
-        return self._runtime.after(self._timer.feed_forward(self._runtime.now, layer))
+        return self._take("feed_forward", layer, self._timer.feed_forward(self._runtime.now, layer))
 
     def logits(self) -> Awaitable[Any]:
         """The language-model head."""
-        return self._runtime.after(self._timer.head(self._runtime.now))
+        return self._take("logits", None, self._timer.head(self._runtime.now))
 
     def close(self) -> None:
         """Report the iteration."""
