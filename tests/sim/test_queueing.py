@@ -174,7 +174,7 @@ def entered(arrivals, services):
         rows = zip(arrivals[first : first + 100], services[first : first + 100], strict=True)
         some = [flow(first + at, arrival_s, size) for at, (arrival_s, size) in enumerate(rows)]
         for posted in reversed(some):
-            ledger.add(posted, posted)
+            ledger.add(posted)
         ledger.serve(some[-1].posted_s)
         ledger.take(some[0].posted_s)
         flows += some
