@@ -210,6 +210,19 @@ def test_what_a_decoding_node_holds_is_not_sent_again(tiny_nodes, ask, world, rt
     assert rows[2].plan_delivered_s is not None
 
 
+@pytest.mark.parametrize("rtt_us", [0, 2000])
+def test_who_is_held_whole_needs_its_prefill_node_until_it_joins(tiny_nodes, ask, world, rtt_us):
+    """All its pushes are of nothing, and land at one instant behind another's bytes."""
+    given = [(0.0, 64, SHARED), (0.5, 300, ()), (0.51, 64, SHARED)]
+    experiment = ask(tiny_nodes("network.gbps=0.002", f"network.rtt_us={rtt_us}"), prefixed(given))
+    rows = run(world, experiment).requests
+    assert rows[0].finish_s < 0.5
+    assert (rows[2].held_tokens, rows[2].total_blocks) == (64, 0)
+    assert rows[2].plan_delivered_s == rows[1].plan_delivered_s > rows[2].first_token_s + 0.105
+    assert rows[2].joined_s > rows[2].plan_delivered_s
+    assert rows[2].prefill_released_s == exactly(rows[2].joined_s + rtt_us * 0.5e-6)
+
+
 def test_what_is_held_is_neither_fetched_nor_pushed_later(tiny_nodes, ask, world):
     given = [(0.0, 64, SHARED), (0.6, 96, (*SHARED, 8, 9))]
     experiment = ask(tiny_nodes("policy=smartgen", "network.gbps=0.002"), prefixed(given))

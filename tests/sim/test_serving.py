@@ -206,7 +206,8 @@ def test_who_is_ready_at_the_same_instant_joins_together_in_every_world(serving,
     assert [row.batch_size for row in merged.iterations] == [2, 2, 2]
 
 
-def test_plans_landing_at_the_same_instant_join_together_in_every_world(serving, world):
+@pytest.mark.parametrize("rtt_us", [0, 50])
+def test_plans_landing_at_the_same_instant_join_together_in_every_world(serving, world, rtt_us):
     """Two last pushes of nothing, both behind the same bytes."""
     experiment = serving(
         [(0.0, 100, 2), (0.0, 70, 2)],
@@ -216,6 +217,7 @@ def test_plans_landing_at_the_same_instant_join_together_in_every_world(serving,
         "network.gbps=0.003",
         "policy=partial_parallel",
         "selector=all",
+        f"network.rtt_us={rtt_us}",
     )
     merged = run(world, experiment)
     rows = merged.requests
@@ -345,3 +347,16 @@ def test_a_fetch_is_a_word_on_a_request_and_renews_its_lease(serving, world, pol
         assert row.finish_s > row.first_token_s + 2 * 0.2
     else:
         assert row.finish_s == exactly(row.first_token_s + 0.2)
+
+
+def test_a_fetch_that_crosses_the_word_of_a_failure_is_answered_and_ignored(serving, world):
+    """The lease is over at 0.155 s, the first fetch is sent at 0.159 s and arrives at 0.184 s."""
+    overrides = ("policy=partial_parallel", "cluster.prefill_lease_s=0.13", "network.rtt_us=50000")
+    merged = unfolded(world, serving([(0.0, 300, 5), (3.0, 100, 1)], *overrides))
+    rows = merged.requests
+    assert [rows[i].status for i in (0, 1)] == ["failed", "finished"]
+    failed_s = rows[0].first_token_s + 0.13
+    assert rows[0].finish_s == exactly(failed_s + 0.025)
+    (reply,) = [t for t in merged.transfers if t.purpose == "on_demand"][:1]
+    assert failed_s < reply.posted_s
+    assert rows[0].released_s >= reply.end_s
