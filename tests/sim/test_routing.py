@@ -155,10 +155,10 @@ SHARED = (0, 1, 2, 3)
 
 
 def prefixed(given):
-    """Requests of (arrival, prompt, names of its blocks of 16 tokens), of three tokens each."""
+    """Requests of (arrival, prompt, names of its blocks of 16 tokens, output, which is 3)."""
     return [
-        Request(i, at, prompt, 0, 3, prefix=names, prefix_tokens=16)
-        for i, (at, prompt, names) in enumerate(given)
+        Request(i, at, prompt, 0, *(output or (3,)), prefix=names, prefix_tokens=16)
+        for i, (at, prompt, names, *output) in enumerate(given)
     ]
 
 
@@ -213,13 +213,13 @@ def test_what_a_decoding_node_holds_is_not_sent_again(tiny_nodes, ask, world, rt
 @pytest.mark.parametrize("rtt_us", [0, 2000])
 def test_who_is_held_whole_needs_its_prefill_node_until_it_joins(tiny_nodes, ask, world, rtt_us):
     """All its pushes are of nothing, and land at one instant behind another's bytes."""
-    given = [(0.0, 64, SHARED), (0.5, 300, ()), (0.51, 64, SHARED)]
+    given = [(0.0, 64, SHARED), (0.5, 300, (), 1), (0.51, 64, SHARED)]
     experiment = ask(tiny_nodes("network.gbps=0.002", f"network.rtt_us={rtt_us}"), prefixed(given))
     rows = run(world, experiment).requests
     assert rows[0].finish_s < 0.5
     assert (rows[2].held_tokens, rows[2].total_blocks) == (64, 0)
     assert rows[2].plan_delivered_s == rows[1].plan_delivered_s > rows[2].first_token_s + 0.105
-    assert rows[2].joined_s > rows[2].plan_delivered_s
+    assert rows[2].joined_s == rows[2].plan_delivered_s
     assert rows[2].prefill_released_s == exactly(rows[2].joined_s + rtt_us * 0.5e-6)
 
 
@@ -264,6 +264,16 @@ def test_a_trace_in_mooncakes_format_shares_blocks_of_512(tiny_nodes, ask, world
     assert (rows[1].cached_tokens, rows[1].held_tokens) == (1024, 1024)
     # 1,200 tokens in 32 blocks of 37 or 38: 27 blocks end by 1,024 (27 * 37.5 = 1,012)
     assert rows[1].proactive_bytes == (1200 - 1012) * LAYERS * ENTRY
+
+
+def test_what_is_cached_is_no_load(tiny_nodes, ask, world):
+    """One token to compute at node 0 against ten at node 1; and nothing is left of either later."""
+    given = [(0.0, 64, SHARED), (0.5, 9, ()), (1.0, 64, SHARED), (1.001, 10, ()), (1.002, 9, ())]
+    given += [(2.0, 9, ()), (2.0, 9, ())]
+    overrides = ("cluster.prefill_nodes=2", "cluster.routing=least_loaded")
+    rows = run(world, ask(tiny_nodes(*overrides), prefixed(given))).requests
+    assert "".join(nodes_of(rows, "prefill_node")) == "0101010"
+    assert rows[2].cached_tokens == 63
 
 
 # -- the share of a link that a prefill may expect
