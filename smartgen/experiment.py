@@ -22,7 +22,7 @@ from smartgen.kv import BlockMask, CountMask, Geometry, Mask
 from smartgen.kv.geometry import Int
 from smartgen.metrics.records import Recorder
 from smartgen.model import Model
-from smartgen.policy import Plan, Policy, Profile, order_blocks
+from smartgen.policy import Plan, Policy, Profile, choose, order_blocks
 from smartgen.policy.plan import ALWAYS_PLANNED_LAYERS
 from smartgen.selection import (
     BlockDraw,
@@ -95,6 +95,8 @@ class Experiment:
         if isinstance(self.selection, ExponentSelection):
             self._check_closed()
         _ = self.requests
+        if self.workload.closed and self.cluster.prefill_pool_tokens is not None:
+            self._check_together(self.cluster.prefill_pool_tokens)
 
     def _check_profile(self, profile: Profile) -> None:
         profile.check(self.geometry)
@@ -119,6 +121,17 @@ class Experiment:
             raise SmartGenError(
                 f"profile={self.profile!r} needs selection=blocks; selection=exponent knows no "
                 "positions"
+            )
+
+    def _check_together(self, room: int) -> None:
+        """Refuse a closed batch that waits for itself: it starts when all of it is prefilled."""
+        loads = [0] * self.cluster.prefill_nodes
+        for turn, request in enumerate(self.requests):
+            loads[choose(self.cluster.routing, turn, loads)] += request.prompt_tokens
+        if max(loads) > room:
+            raise SmartGenError(
+                f"cluster.prefill_pool_tokens={room} must be at least {max(loads)} for a closed "
+                "batch, all of whose prompts are held until it starts"
             )
 
     @cached_property
