@@ -68,12 +68,21 @@ class EmuPrefillNode(TimedPrefillNode):
         return Blocks(self._entries[pages.assign.request_id], bounds)
 
     def payload_of_rows(self, fetch: Fetch) -> list[Bytes]:
-        """For each request, its rows one after the other, [entries of all heads, row_bytes]."""
+        """For each request, its rows one after the other, [entries of all heads, row_bytes].
+
+        A fetch may cross the word that a request's lease is over: of its wiped pages come zeros,
+        which nobody attends to.
+        """
         gathered = []
         for rows in fetch.rows:
             tokens = np.frombuffer(rows.index, dtype=np.int64)
             heads = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
-            gathered.append(self._entries[rows.request_id][fetch.layer, tokens, heads])
+            entries = self._entries.get(rows.request_id)
+            if entries is None:
+                wiped = np.zeros((len(tokens), self._geometry.row_bytes), dtype=np.uint8)
+                gathered.append(wiped)
+            else:
+                gathered.append(entries[fetch.layer, tokens, heads])
         return gathered
 
     def release(self, request_id: int) -> None:

@@ -1,6 +1,7 @@
 """Shared by all tests: experiments from configuration overrides."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import settings
 
 from smartgen.compose import experiment_of
 from smartgen.experiment import Experiment
+from smartgen.workload import Closed, Request
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=400)
@@ -49,3 +51,33 @@ def tiny() -> Callable[..., Experiment]:
 def closed() -> Callable[..., Experiment]:
     """The same, in the mode in which the recursion holds."""
     return lambda *overrides: _build((*CLOSED, *overrides))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(Closed):
+    """Given requests, which arrive one by one."""
+
+    given: Sequence[Request]
+
+    @property
+    def closed(self) -> bool:
+        """Each is planned alone."""
+        return False
+
+    @property
+    def asked(self) -> tuple[Request, ...]:  # type: ignore[override]
+        """The requests."""
+        return tuple(self.given)
+
+
+def _ask(experiment: Experiment, given: Sequence[Request]) -> Experiment:
+    asked = Asked(
+        name="asked", requests=1, prompt_tokens=1, output_tokens=1, cached_ratio=0, given=given
+    )
+    return replace(experiment, workload=asked)
+
+
+@pytest.fixture(scope="session")
+def ask() -> Callable[[Experiment, Sequence[Request]], Experiment]:
+    """The same experiment with these requests for its workload, numbered in order of arrival."""
+    return _ask

@@ -126,16 +126,21 @@ class Shaper(Generic[Write]):
         self._arm()
 
     def _advance(self, now: float) -> None:
+        arriving: dict[float, list[Posting[Write]]] = {}
         for flow in self._wire.advance(now):
             posting = self._postings[flow]
             if self._one_way_s == 0:
                 self._land(posting, flow.pieces)
             else:
-                self._clock.call_at(flow.end_s + self._one_way_s, partial(self._arrive, posting))
+                arriving.setdefault(flow.end_s + self._one_way_s, []).append(posting)
+        for when_s, postings in arriving.items():
+            self._clock.call_at(when_s, partial(self._arrive, postings))
 
-    def _arrive(self, posting: Posting[Write], _: float) -> None:
-        if posting.flow in self._postings:  # neither flushed nor settled meanwhile
-            self._land(posting, posting.flow.pieces)
+    def _arrive(self, postings: list[Posting[Write]], _: float) -> None:
+        """All of one instant land before anybody can react to one of them."""
+        for posting in postings:
+            if posting.flow in self._postings:  # neither flushed nor settled meanwhile
+                self._land(posting, posting.flow.pieces)
 
     def _land(self, posting: Posting[Write], pieces: int) -> None:
         first, posting.landed_pieces = posting.landed_pieces, pieces

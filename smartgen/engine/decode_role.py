@@ -239,6 +239,8 @@ class DecodeRole:
             await self._node.planned(serving.slot)
         if serving.state == ASSIGNED:
             self._turn(serving, READY)
+            if self._policy.decode_start == "plan" and self._is_whole(serving):
+                self._release(serving)
         self._notice()
 
     def _drain(self, serving: _Serving) -> None:
@@ -292,6 +294,8 @@ class DecodeRole:
                 return []
             self._changed = self._runtime.event()
             await self._changed.wait()
+            if self._ready:  # who is ready at the same instant joins with them, in every world
+                await self._node.instant_over()
 
     async def _decode(self) -> None:
         while True:

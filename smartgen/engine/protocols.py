@@ -197,6 +197,9 @@ class DecodeNode(Protocol):
     def planned_layer(self, slot: int, layer: int) -> Awaitable[Any]:
         """The same for one layer."""
 
+    def instant_over(self) -> Awaitable[Any]:
+        """Wait until everything else that happens at this instant has happened."""
+
     def admit(self, slots: Sequence[int]) -> Awaitable[Any]:
         """Prepare to take requests into the batch."""
 

@@ -188,6 +188,12 @@ class TimedDecodeNode(Generic[S]):
         if slot in self.slots:
             await self.slots[slot].landings.layer(layer)
 
+    async def instant_over(self) -> None:
+        """Wait until everything else that happens at this instant has happened."""
+        over = self.runtime.event()
+        self.runtime.call_last(self.runtime.now, lambda _: over.set())
+        await over.wait()
+
     def admit(self, slots: Sequence[int]) -> Awaitable[Any]:
         """Take the time of the handover."""
         geometry, policy = self.experiment.geometry, self.experiment.policy

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 Command = Callable[..., Any]
@@ -44,8 +45,13 @@ TRACES = {
         "a wrong count": (ROWS.replace("[2]", "[2, 3]"), "t line 2: hash_ids has 2 items"),
         "no output": (ROWS.replace('h": 4', 'h": 0'), "t line 2: a request must have an output"),
         "the other format": (TABLE, "t line 1: 'TIMESTAMP,ContextTokens,Gen"),
+        "cut short": (ROWS[:-20], "t line 2: "),
+        "no hashes": (ROWS.replace(', "hash_ids": [2]', ""), "t line 2: hash_ids is missing"),
     },
     "azure": {
+        "an empty file": ("", "t has no row; it must have one for each request"),
+        "no output": (TABLE.replace(",5", ",0"), "t line 3: a request must have an output"),
+        "cut short": (TABLE[:-3], "t line 3: '2024-01-01 09:00:02.5000000,100' has 2 fields"),
         "only a header": (TABLE[:40], "t has no row; it must have one for each request"),
         "a broken line": (TABLE + "2024", "t line 4: '2024' has 1 fields; it must have 3"),
         "not a number": (TABLE.replace(",5", ",NaN"), "t line 3: GeneratedTokens='NaN' must be an"),
@@ -92,6 +98,71 @@ def test_a_request_too_long_for_a_pool_is_named_by_its_line(
     assert told.out.splitlines()[0] == (
         "workload: 1 request, prompts 200 (max 200), outputs 4 (max 4), 1 left out as over-long"
     )
+
+
+LONG = 121_924
+"""The longest prompt of a public trace of conversations, in tokens."""
+
+LONG_TRACES = {
+    "mooncake": ROWS
+    + f'{{"timestamp": 6000, "input_length": {LONG}, "output_length": 3, '
+    + f'"hash_ids": {list(range(239))}}}\n',
+    "azure": TABLE + f"2024-01-01 09:00:03.0000000,{LONG},3\n",
+}
+
+
+@pytest.mark.parametrize("workload", LONG_TRACES)
+def test_a_prompt_beyond_the_models_context_is_refused_and_served_with_more(
+    command: Command, tree: Tree, tmp_path: Path, workload: str
+) -> None:
+    (tmp_path / "t").write_text(LONG_TRACES[workload], encoding="utf-8")
+    asked = (f"workload={workload}", "workload.path=t", "selection=exponent", "figures=[]")
+    told = command(*asked)
+    assert_refused(told, f"model.max_position_embeddings=40960 must be at least {LONG + 3}, what ")
+    line = 3 if workload == "mooncake" else 4
+    assert f"request 2 (t line {line}) needs" in told.err
+    assert tree() == ["t"]
+    told = command(*asked, "model.max_position_embeddings=131072", "blocks_per_layer=100")
+    assert (told.code, told.err) == (0, "")
+    assert f"(max {LONG:,})" in told.out.splitlines()[0]
+    assert requests_of(tmp_path) == (["finished"] * 3, LONG)
+
+
+def requests_of(folder: Path) -> tuple[list[str], int]:
+    """The outcomes of the one run there is, and its longest prompt."""
+    (path,) = folder.rglob("requests.parquet")
+    table = pq.read_table(path)
+    return table["status"].to_pylist(), max(table["prompt_tokens"].to_pylist())
+
+
+AWKWARD = {
+    "out of order": ("".join(reversed(ROWS.splitlines(keepends=True))), (), 2),
+    "first at 0": (ROWS.replace("4000", "0"), (), 2),
+    "all at 0": (ROWS.replace("4000", "0").replace("5000", "0"), (), 2),
+    "one row": (ROWS.splitlines()[0], (), 1),
+    "one token": (ROWS.replace("600", "1").replace("[0, 1]", "[0]"), (), 2),
+    "one token of output": (ROWS.replace('h": 3', 'h": 1').replace('h": 4', 'h": 1'), (), 2),
+    "no output, left out": (ROWS.replace('h": 3', 'h": 0'), ("workload.no_output=leave_out",), 1),
+    "the same prompt twice": (ROWS.splitlines(keepends=True)[0] * 2, (), 2),
+    "a pause of a day": (ROWS.replace("5000", "86400000"), (), 2),
+}
+
+
+@pytest.mark.parametrize("fold", ["true", "false"])
+@pytest.mark.parametrize("case", AWKWARD)
+def test_an_awkward_trace_is_served(command: Command, tmp_path: Path, case: str, fold: str) -> None:
+    text, overrides, served = AWKWARD[case]
+    (tmp_path / "t").write_text(text, encoding="utf-8")
+    told = command(
+        "workload=mooncake", "workload.path=t", f"backend.fold={fold}", *overrides, *TINY
+    )
+    assert (told.code, told.err) == (0, "")
+    statuses, _ = requests_of(tmp_path)
+    assert statuses == ["finished"] * served
+    words = told.out.splitlines()[0]
+    assert words.startswith(f"workload: {served} request")
+    assert ("1 rows out of order" in words) == (case == "out of order")
+    assert ("1 left out without output" in words) == (case == "no output, left out")
 
 
 def test_what_a_workload_came_to_is_told_and_kept(command: Command, tmp_path: Path) -> None:
