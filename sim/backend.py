@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from smartgen.cluster import links
 from smartgen.errors import truth
-from smartgen.experiment import Experiment, Outcome
+from smartgen.experiment import Experiment, Outcome, Watch
 from smartgen.nodes.world import World
 from smartgen.selection import BlockSelection
 from smartgen.sim.ahead import AheadRuntime
@@ -28,12 +28,14 @@ class SimBackend:
     def __post_init__(self) -> None:
         truth("backend.fold", self.fold)
 
-    def run(self, experiment: Experiment) -> Outcome:
+    def run(self, experiment: Experiment, watch: Watch | None = None) -> Outcome:
         """Simulate; returns what every node recorded."""
         if self.fold and why_not_folded(experiment) is None:
-            return _run_folded(experiment)
+            return _run_folded(experiment, watch)
         runtime = SimRuntime()
         world = World(experiment, runtime, SimPrefillNode, SimDecodeNode)
+        if watch is not None:
+            watch(world.progress)
         runtime.run(world.run())
         return world.outcome()
 
@@ -57,7 +59,7 @@ def why_not_folded(experiment: Experiment) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _run_folded(experiment: Experiment) -> Outcome:
+def _run_folded(experiment: Experiment, watch: Watch | None) -> Outcome:
     runtime = AheadRuntime()
     rates = links(experiment.network, experiment.cluster)
     recorders: list[FoldedRecorder] = []
@@ -75,6 +77,8 @@ def _run_folded(experiment: Experiment) -> Outcome:
         recorder,
         DirectChannel,
     )
+    if watch is not None:
+        watch(world.progress)
     runtime.run(world.run())
     for made in recorders:
         made.finish()
