@@ -167,7 +167,7 @@ def _job(config: "DictConfig") -> None:
     from hydra.types import RunMode
 
     from smartgen import launch, sweep
-    from smartgen.progress import Notes, asked, of_run
+    from smartgen.progress import Notes, of_point, of_run
 
     told = HydraConfig.get()
     folder = Path(told.runtime.output_dir)
@@ -180,7 +180,7 @@ def _job(config: "DictConfig") -> None:
     number, notes = told.job.num, Notes(Path(command.notes))
     with _named_mistakes(folder.name):
         os.chdir(command.cwd)
-        watching = partial(asked, partial(notes.running, number, folder.name))
+        watching = partial(of_point, notes, number, folder.name)
         metrics, kept = _run(config, folder, number, watching)
     notes.done(number, folder.name, _came_to(metrics, kept))
 

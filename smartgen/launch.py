@@ -115,9 +115,10 @@ class _Job:
             return list(self.job.results())
         except (errors.UncompletedJobError, errors.FailedJobError):
             self.is_lost = True
-            told = f"{self.point}: job {self.job.job_id} ended without a result"
-            log = os.path.relpath(self.job.paths.stderr)
-            lost = SmartGenError(f"{told} ({self.job.state}); its log is {log}")
+            log, state = os.path.relpath(self.job.paths.stderr), self.job.state
+            ended = "ended" if state == "FINISHED" else f"ended ({state})"
+            told = f"job {self.job.job_id} {ended} without a result; its log is {log}"
+            lost = SmartGenError(f"{self.point}: {told}")
             return [JobReturn(status=JobStatus.FAILED, _return_value=lost)]
 
 
@@ -179,8 +180,11 @@ def end_when_told() -> None:
 def _quiet_ray(config: DictConfig) -> Iterator[None]:
     """Ray says nothing that we say, and is shut down before what it left is tidied."""
     with open_dict(config):
-        for key, value in {"log_to_driver": False, "logging_level": "warning"}.items():
-            config.hydra.launcher.ray.init.setdefault(key, value)
+        init = config.hydra.launcher.ray.init
+        init.setdefault("log_to_driver", False)
+        init.setdefault("logging_level", "warning")
+        if init.get("address"):
+            init.setdefault("object_store_memory", None)  # the launcher's own makes Ray refuse
     try:
         yield
     finally:

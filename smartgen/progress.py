@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -75,14 +75,13 @@ def repeated(act: Callable[[], None], every_s: float) -> Iterator[None]:
 
 
 @contextmanager
-def asked(tell: Callable[[str], None], num_requests: int) -> Iterator[Watch]:
-    """Gives a backend someone to be watched by; tells about once a second how far it is."""
+def asked(tell: Callable[[int, float], None]) -> Iterator[Watch]:
+    """Gives a backend someone to be watched by; passes on about once a second what it answers."""
     watched: list[Progress] = []
 
     def ask() -> None:
         if watched:
-            num_over, now_s = watched[-1]()
-            tell(f"{num_over:,} of {num_requests:,} requests over, {now_s:,.1f} s simulated")
+            tell(*watched[-1]())
 
     with repeated(ask, _SHOW_S):
         yield watched.append
@@ -92,8 +91,12 @@ def asked(tell: Callable[[str], None], num_requests: int) -> Iterator[Watch]:
 def of_run(stream: TextIO, num_requests: int) -> Iterator[Watch]:
     """Shows how far a run is."""
     screen = Screen(stream)
+
+    def tell(num_over: int, now_s: float) -> None:
+        screen.show(f"{num_over:,} of {num_requests:,} requests over, {now_s:,.1f} s simulated")
+
     try:
-        with asked(screen.show, num_requests) as watch:
+        with asked(tell) as watch:
             yield watch
     finally:
         screen.clear()
@@ -132,6 +135,17 @@ class Notes:
         with suppress(OSError):  # a note that cannot be made is none; results do not depend on it
             partial.write_text(json.dumps([point, told]), encoding="utf-8")
             partial.replace(self.folder / name)
+
+
+def of_point(
+    notes: Notes, number: int, point: str, num_requests: int
+) -> AbstractContextManager[Watch]:
+    """Notes how far a point is."""
+
+    def tell(num_over: int, _: float) -> None:
+        notes.running(number, point, f"{num_over:,} of {num_requests:,} requests")
+
+    return asked(tell)
 
 
 @contextmanager
