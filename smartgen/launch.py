@@ -5,6 +5,7 @@ first that is lost would hide the others.
 """
 
 import _thread
+import logging
 import os
 import shutil
 import signal
@@ -129,6 +130,7 @@ def _jobs_of_submitit(logs: Path, name_of: NameOf) -> Iterator[None]:
     Of what submitit writes, nothing is kept unless a job was lost.
     """
     executor: Any = import_module("submitit").AutoExecutor
+    logging.getLogger("submitit").setLevel(logging.ERROR)  # it would write between our lines
     plain = executor.map_array
     jobs: list[_Job] = []
 

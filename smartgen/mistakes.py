@@ -7,7 +7,8 @@ from typing import Any
 
 from smartgen.errors import SmartGenError
 
-_OTHERS = ("hydra", "hydra_plugins", "omegaconf", "yaml", "joblib", "submitit", "ray")
+_OTHERS = ("hydra", "hydra_plugins", "omegaconf", "yaml", "joblib")
+_SCHEDULERS = ("submitit", "ray")
 """Packages whose errors come of what was asked for."""
 
 
@@ -25,8 +26,11 @@ def one_line(error: BaseException) -> str | None:
     frames = list(traceback.walk_tb(error.__traceback__))
     where = frames[-1][0].f_globals.get("__name__", "") if frames else ""
     is_ours = hasattr(error, "__notes__")  # by _job, in a worker
-    if where.partition(".")[0] in _OTHERS and not is_ours:
+    package = where.partition(".")[0]
+    if package in _OTHERS and not is_ours:
         return _told_by_hydra(error)
+    if package in _SCHEDULERS and not is_ours:
+        return str(error)
     return str(error) if isinstance(error, OSError) else None
 
 
