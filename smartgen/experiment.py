@@ -4,11 +4,11 @@ It also derives what follows from its parts (geometry, costs, plans, draws), so 
 derives the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,12 @@ from smartgen.selection import (
     Selector,
 )
 from smartgen.workload import Request, Workload
+
+Progress: TypeAlias = Callable[[], tuple[int, float]]
+"""Answers, to another thread, how many requests are over and how late it is there."""
+
+Watch: TypeAlias = Callable[[Progress], None]
+"""Whoever wants to know; a backend hands over its answer when it starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
