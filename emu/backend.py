@@ -6,7 +6,7 @@ from smartgen.emu.clock import run
 from smartgen.emu.nodes import EmuDecodeNode, EmuPrefillNode
 from smartgen.emu.runtime import EmuRuntime
 from smartgen.errors import SmartGenError, positive
-from smartgen.experiment import Experiment, Outcome
+from smartgen.experiment import Experiment, Outcome, Watch
 from smartgen.nodes.world import World
 from smartgen.selection import BlockSelection
 
@@ -24,13 +24,15 @@ class EmuBackend:
     def __post_init__(self) -> None:
         positive("backend.memory_gib", self.memory_gib)
 
-    def run(self, experiment: Experiment) -> Outcome:
+    def run(self, experiment: Experiment, watch: Watch | None = None) -> Outcome:
         """Emulate; returns what every node recorded."""
         self._check(experiment)
         outcome: list[Outcome] = []
 
         async def main() -> None:
             world = World(experiment, EmuRuntime(), EmuPrefillNode, EmuDecodeNode)
+            if watch is not None:
+                watch(world.progress)
             await world.run()
             outcome.append(world.outcome())
 

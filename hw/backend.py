@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from smartgen.errors import SmartGenError
-from smartgen.experiment import Experiment, Outcome
+from smartgen.experiment import Experiment, Outcome, Watch
 from smartgen.hw.preflight import missing
 
 
@@ -18,7 +18,7 @@ class HwBackend:
         if lacks:
             raise SmartGenError(f"backend=hw needs {', '.join(lacks)}")
 
-    def run(self, experiment: Experiment) -> Outcome:
+    def run(self, experiment: Experiment, watch: Watch | None = None) -> Outcome:
         """Refuse: transfers over verbs and GPU lanes are not part of this version."""
         raise SmartGenError(
             "backend=hw is not part of this version; use backend=sim or backend=emu"

@@ -28,22 +28,19 @@ class Advance(Awaitable[None]):
 
     def __await__(self) -> Any:
         self._runtime.ahead_s = self.end_s
-        return _NOTHING
+        return iter(())
 
 
-class _Done(Awaitable[None]):
+class _Over(Awaitable[None]):
     """What is over already: awaiting it never suspends."""
 
     __slots__ = ()
 
     def __await__(self) -> Any:
-        return self
-
-    def __next__(self) -> Any:
-        raise StopIteration
+        return iter(())
 
 
-_NOTHING = _Done()
+_OVER = _Over()
 
 
 class AheadRuntime(SimRuntime):
@@ -130,7 +127,7 @@ class AheadRuntime(SimRuntime):
             if end_s > last_s:
                 last_s = end_s
         self.ahead_s = last_s
-        return _NOTHING
+        return _OVER
 
     def _drive(self, coroutine: Any) -> None:
         try:

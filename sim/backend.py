@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from smartgen.cluster import links
 from smartgen.errors import truth
-from smartgen.experiment import Experiment, Outcome
+from smartgen.experiment import Experiment, Outcome, Watch
 from smartgen.nodes.world import World
 from smartgen.selection import BlockSelection
 from smartgen.sim.ahead import AheadRuntime
@@ -32,12 +32,12 @@ class SimBackend:
     def __post_init__(self) -> None:
         truth("backend.fold", self.fold)
 
-    def run(self, experiment: Experiment) -> Outcome:
+    def run(self, experiment: Experiment, watch: Watch | None = None) -> Outcome:
         """Simulate; returns what every node recorded."""
         with _few_collections():
             if self.fold and why_not_folded(experiment) is None:
-                return _run_folded(experiment)
-            return _run_layered(experiment)
+                return _run_folded(experiment, watch)
+            return _run_layered(experiment, watch)
 
 
 @contextmanager
@@ -51,9 +51,11 @@ def _few_collections() -> Iterator[None]:
         gc.set_threshold(*thresholds)
 
 
-def _run_layered(experiment: Experiment) -> Outcome:
+def _run_layered(experiment: Experiment, watch: Watch | None) -> Outcome:
     runtime = SimRuntime()
     world = World(experiment, runtime, SimPrefillNode, SimDecodeNode)
+    if watch is not None:
+        watch(world.progress)
     runtime.run(world.run())
     return world.outcome()
 
@@ -77,7 +79,7 @@ def why_not_folded(experiment: Experiment) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _run_folded(experiment: Experiment) -> Outcome:
+def _run_folded(experiment: Experiment, watch: Watch | None) -> Outcome:
     runtime = AheadRuntime()
     rates = links(experiment.network, experiment.cluster)
     recorders: list[FoldedRecorder] = []
@@ -95,6 +97,8 @@ def _run_folded(experiment: Experiment) -> Outcome:
         recorder,
         DirectChannel,
     )
+    if watch is not None:
+        watch(world.progress)
     runtime.run(world.run())
     for made in recorders:
         made.finish()

@@ -9,8 +9,9 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -20,6 +21,7 @@ from smartgen.mistakes import is_interruption, one_line
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from smartgen.experiment import Watch
     from smartgen.metrics.store import Run
     from smartgen.sweep import Started
 
@@ -119,12 +121,12 @@ def _hydra() -> None:
     try:
         with _held_stderr(), sweep.ends:
             decorate(_job)()
-    except sweep.Refused as refused:
-        raise refused.mistake  # noqa: B904 - it has a cause of its own
-    except BaseException:
+    except BaseException as error:
         begun = sweep.started()
         if begun is not None:
             sweep.tidy(begun)
+        if isinstance(error, sweep.Refused):
+            raise error.mistake  # noqa: B904 - it has a cause of its own
         raise
     begun = sweep.started()
     if begun is not None:
@@ -160,59 +162,78 @@ def _held_stderr() -> Iterator[None]:
 
 
 def _job(config: "DictConfig") -> None:
-    """One run, or one point of a sweep; may be called in a worker process."""
+    """One run, or one point of a sweep; may be called in a worker process, on another machine."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
+    from smartgen import launch, sweep
+    from smartgen.progress import Notes, of_point, of_run
+
     told = HydraConfig.get()
     folder = Path(told.runtime.output_dir)
-    is_point = told.mode == RunMode.MULTIRUN
+    if told.mode != RunMode.MULTIRUN:
+        stream = getattr(sys.stderr, "stream", sys.stderr)
+        _run(config, folder, None, partial(of_run, stream))
+        return
+    launch.end_when_told()
+    command = sweep.command_of(told)
+    number, notes = told.job.num, Notes(Path(command.notes))
+    with _named_mistakes(folder.name):
+        os.chdir(command.cwd)
+        watching = partial(of_point, notes, number, folder.name)
+        metrics, kept = _run(config, folder, number, watching)
+    notes.done(number, folder.name, _came_to(metrics, kept))
+
+
+@contextmanager
+def _named_mistakes(point: str) -> Iterator[None]:
+    """Whatever is wrong with a point is told with its name."""
     try:
-        metrics, kept = _run(config, folder, told.job.num if is_point else None)
+        yield
     except Exception as error:
-        if one_line(error) is None:
+        line = one_line(error)
+        if line is None:
             error.add_note(traceback.format_exc())  # a worker's is lost on its way
-        raise
-    if is_point:
-        _say_progress(folder, metrics, kept)
+            raise
+        raise SmartGenError(
+            line if point in (*line.split(), "point") else f"{point}: {line}"
+        ) from error
 
 
-def _run(config: "DictConfig", folder: Path, point: int | None) -> tuple[dict[str, Any], bool]:
-    """Run unless the folder holds this very result; returns its metrics, and if it was kept."""
+def _run(
+    config: "DictConfig",
+    folder: Path,
+    point: int | None,
+    watching: Callable[[int], AbstractContextManager["Watch"]],
+) -> tuple[dict[str, Any], bool]:
+    """Run, or keep what is there; returns the metrics and whether they were kept."""
     from smartgen.compose import backend_of, experiment_of, plain_of
     from smartgen.metrics.store import read_run, write_run
     from smartgen.provenance import provenance
-    from smartgen.sweep import is_done, mark_kept
+    from smartgen.sweep import is_done
 
     experiment = experiment_of(config)
     backend = backend_of(config)
     plain = plain_of(config)
     told = {**provenance(plain), "point": point}
     if is_done(folder, told["fingerprint"]):
-        mark_kept(folder)
         return dict(read_run(folder).metrics), True
-    outcome = backend.run(experiment)
-    return write_run(folder, plain, told, backend.name, experiment, outcome), False
+    with watching(len(experiment.requests)) as watch:
+        outcome = backend.run(experiment, watch)
+        return write_run(folder, plain, told, backend.name, experiment, outcome), False
 
 
-def _say_progress(folder: Path, metrics: dict[str, Any], kept: bool) -> None:
-    from smartgen.sweep import num_points, points_of_this_sweep
-
-    done = len(points_of_this_sweep(folder.parent))
+def _came_to(metrics: dict[str, Any], kept: bool) -> str:
     ttst_s = metrics["ttst_s"]["mean"]
-    told = "kept" if kept else "no request finished" if ttst_s is None else f"TTST {ttst_s:.3f} s"
-    stream = getattr(sys.stderr, "stream", sys.stderr)  # at once, even if run in this process
-    stream.write(f"[{done}/{num_points()}] {folder.name}: {told}\n")
+    return "kept" if kept else "no request finished" if ttst_s is None else f"TTST {ttst_s:.3f} s"
 
 
 def _report_command(begun: "Started") -> None:
     from smartgen.compose import figures_of
     from smartgen.metrics.store import read_run
-    from smartgen.sweep import points_of_this_sweep
 
-    points = points_of_this_sweep(begun.folder)
-    runs = [read_run(folder) for folder in points or [begun.folder]]
-    if points:
+    runs = [read_run(folder) for folder in begun.folders]
+    if begun.points:
         _write_summary(runs, begun.folder / "summary.csv")
     _report(runs, begun.folder, figures_of(begun.config))
 
@@ -321,7 +342,7 @@ def _kept() -> str | None:
     from smartgen import sweep
 
     begun = sweep.started()
-    if begun is None or not begun.is_sweep:
+    if begun is None or not begun.points:
         return None
-    done = sweep.kept_points(begun.folder)
-    return f"{done} of {begun.num_points} points {'is' if done == 1 else 'are'} finished and kept"
+    done = sweep.kept_points(begun)
+    return f"{done} of {len(begun.points)} points {'is' if done == 1 else 'are'} finished and kept"

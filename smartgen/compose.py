@@ -13,7 +13,7 @@ from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from smartgen.errors import SmartGenError, one_of
-from smartgen.experiment import Experiment, Outcome
+from smartgen.experiment import Experiment, Outcome, Watch
 from smartgen.model import Model, read_model, resolve
 
 BESIDES = ("backend", "figures", "results_dir")
@@ -27,8 +27,8 @@ class Backend(Protocol):
     def name(self) -> str:
         """As it is called on the command line."""
 
-    def run(self, experiment: Experiment) -> Outcome:
-        """Run to the end; returns what every node recorded."""
+    def run(self, experiment: Experiment, watch: Watch | None = None) -> Outcome:
+        """Run to the end, watched or not; returns what every node recorded."""
 
 
 def plain_of(config: DictConfig) -> dict[str, Any]:

@@ -4,11 +4,11 @@ It also derives what follows from its parts (geometry, costs, plans, draws), so 
 derives the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from smartgen.kv import BlockMask, CountMask, Geometry, Mask
 from smartgen.kv.geometry import Int
 from smartgen.metrics.records import Recorder
 from smartgen.model import Model
-from smartgen.policy import Plan, Policy, Profile, order_blocks
+from smartgen.policy import Plan, Policy, Profile, choose, order_blocks
 from smartgen.policy.plan import ALWAYS_PLANNED_LAYERS
 from smartgen.selection import (
     BlockDraw,
@@ -33,6 +33,12 @@ from smartgen.selection import (
     Selector,
 )
 from smartgen.workload import Request, Workload
+
+Progress: TypeAlias = Callable[[], tuple[int, float]]
+"""Answers, to another thread, how many requests are over and how late it is there."""
+
+Watch: TypeAlias = Callable[[Progress], None]
+"""Whoever wants to know; a backend hands over its answer when it starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +101,8 @@ class Experiment:
         if isinstance(self.selection, ExponentSelection):
             self._check_closed()
         _ = self.requests
+        if self.workload.closed and self.cluster.prefill_pool_tokens is not None:
+            self._check_together(self.cluster.prefill_pool_tokens)
 
     def _check_profile(self, profile: Profile) -> None:
         profile.check(self.geometry)
@@ -119,6 +127,17 @@ class Experiment:
             raise SmartGenError(
                 f"profile={self.profile!r} needs selection=blocks; selection=exponent knows no "
                 "positions"
+            )
+
+    def _check_together(self, room: int) -> None:
+        """Refuse a closed batch that waits for itself: it starts when all of it is prefilled."""
+        loads = [0] * self.cluster.prefill_nodes
+        for turn, request in enumerate(self.requests):
+            loads[choose(self.cluster.routing, turn, loads)] += request.prompt_tokens
+        if max(loads) > room:
+            raise SmartGenError(
+                f"cluster.prefill_pool_tokens={room} must be at least {max(loads)} for a closed "
+                "batch, all of whose prompts are held until it starts"
             )
 
     @cached_property

@@ -7,6 +7,10 @@ from typing import Any
 
 from smartgen.errors import SmartGenError
 
+_OTHERS = ("hydra", "hydra_plugins", "omegaconf", "yaml", "joblib")
+_SCHEDULERS = ("submitit", "ray")
+"""Packages whose errors come of what was asked for."""
+
 
 def one_line(error: BaseException) -> str | None:
     """What to tell the user, or null for a fault that is ours and needs its traceback."""
@@ -22,8 +26,11 @@ def one_line(error: BaseException) -> str | None:
     frames = list(traceback.walk_tb(error.__traceback__))
     where = frames[-1][0].f_globals.get("__name__", "") if frames else ""
     is_ours = hasattr(error, "__notes__")  # by _job, in a worker
-    if where.partition(".")[0] in ("hydra", "omegaconf", "yaml", "joblib") and not is_ours:
+    package = where.partition(".")[0]
+    if package in _OTHERS and not is_ours:
         return _told_by_hydra(error)
+    if package in _SCHEDULERS and not is_ours:
+        return str(error)
     return str(error) if isinstance(error, OSError) else None
 
 
@@ -37,6 +44,8 @@ def _told_by_hydra(error: BaseException) -> str:
         group, _, option = str(error.missing_cfg_file).rpartition("/")
         options = ", ".join(name for name in error.options if name != "base")
         told = f"{group}={option} is unknown; there are {options}"
+        if group == "hydra/launcher" and option.startswith(("submitit", "ray")):
+            told += " (others are plugins, see docs/sweeps.md)"
     elif isinstance(error, OverrideParseException) and error.override not in told:
         told = f"{error.override!r} cannot be read: {told}"
     elif isinstance(cause, ConfigAttributeError | ConfigKeyError):

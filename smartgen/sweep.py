@@ -5,32 +5,34 @@ runs only what is missing. A point counts as done if its fingerprint (configurat
 that of the run at hand.
 """
 
-import _thread
 import hashlib
 import json
-import math
 import os
 import re
+import secrets
 import shutil
-import signal
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
+from smartgen import launch, progress
 from smartgen.errors import SmartGenError
 from smartgen.provenance import PRESENTATION, source_digest
 
 COMMAND = "SMARTGEN_COMMAND"
-"""Environment variable that tells workers the name, number of points and swept keys of a command:
-they see the overrides of their own point only."""
+"""Tells workers of the command they work for: they see the overrides of their own point only.
+
+It is one of the variables that Hydra sets for a job, so that it reaches workers that were started
+by others, elsewhere."""
 
 _LONGEST_NAME = 150
 
@@ -45,13 +47,44 @@ class Refused(BaseException):
 
 @dataclass(frozen=True)
 class Started:
-    """A run or sweep that was started: its folder, and all folders that were made for it."""
+    """A run or sweep that was started: its folder, and all folders that were made for it.
+
+    points: names of a sweep's points, in the order in which they were asked for.
+    """
 
     config: DictConfig
     folder: Path
     made: Sequence[Path]
-    num_points: int
-    is_sweep: bool
+    points: Sequence[str]
+
+    @property
+    def folders(self) -> list[Path]:
+        """Where results are once all is done."""
+        return [self.folder / name for name in self.points] or [self.folder]
+
+
+@dataclass(frozen=True)
+class Command:
+    """What workers need to know.
+
+    swept: keys in which points differ. folder, notes, cwd: where results and notes of progress go,
+    and from where paths are meant.
+    """
+
+    name: str = "none"
+    swept: Sequence[str] = ()
+    folder: str = ""
+    notes: str = ""
+    cwd: str = ""
+
+    def text(self) -> str:
+        """As JSON without what Hydra or OmegaConf would take for more than text."""
+        return json.dumps(asdict(self)).replace("'", r"\u0027").replace("$", r"\u0024")
+
+
+def command_of(hydra: Any) -> Command:
+    """The command that a job is for, from Hydra's part of its configuration."""
+    return Command(**json.loads(hydra.job.env_set.get(COMMAND, "{}")))
 
 
 _started: list[Started] = []
@@ -68,7 +101,6 @@ def started() -> Started | None:
 def forget() -> None:
     """Forget the last command."""
     _started.clear()
-    os.environ.pop(COMMAND, None)
 
 
 class SweepCallback(Callback):
@@ -88,16 +120,44 @@ class SweepCallback(Callback):
             values = choices(config) if is_sweep else {}
             _check_swept(values)
             _check(_first_point(config, values) if is_sweep else config)
-            name, num_points = _command_name(config, is_sweep), math.prod(map(len, values.values()))
-            swept = [key for key, options in values.items() if len(options) > 1]
-            told = {"name": name, "swept": swept, "points": num_points}
-            os.environ[COMMAND] = json.dumps(told)
-            folder = Path(config.hydra.sweep.dir if is_sweep else config.hydra.run.dir).absolute()
-            _started.append(Started(config, folder, _make(folder), num_points, is_sweep))
             if is_sweep:
-                ends.enter_context(_workers_deaf_to_interrupts())
+                _begin(config, values)
+            else:
+                _begin_run(config)
         except Exception as error:
             raise Refused(error) from error
+
+
+def _begin_run(config: DictConfig) -> None:
+    _tell(config, Command(_command_name(config, is_sweep=False)))
+    folder = Path(config.hydra.run.dir).absolute()
+    _started.append(Started(config, folder, _make(folder), []))
+
+
+def _begin(config: DictConfig, values: Mapping[str, Sequence[str]]) -> None:
+    swept = [key for key, options in values.items() if len(options) > 1]
+    points = [point_name(overrides, swept) for overrides in product(*values.values())]
+    told = Command(_command_name(config, is_sweep=True), swept)
+    _tell(config, told)
+    folder = Path(config.hydra.sweep.dir).absolute()
+    _started.append(Started(config, folder, _make(folder), points))
+    _remove_notes(folder)
+    notes = folder / f".notes-{secrets.token_hex(4)}"
+    told = replace(told, folder=str(folder), notes=str(notes), cwd=str(Path.cwd()))
+    _tell(config, told)
+    with open_dict(config):
+        config.hydra.overrides.hydra += [
+            f"++hydra.job.env_set.{COMMAND}='{told.text()}'",
+            "hydra.sweep.dir='${command_folder:}'",
+        ]
+    ends.enter_context(launch.held(config, folder, lambda point: point_name(point, swept)))
+    stream = getattr(sys.stderr, "stream", sys.stderr)  # at once, whatever else is held
+    ends.enter_context(progress.of_sweep(progress.Notes(notes), len(points), stream))
+
+
+def _tell(config: DictConfig, command: Command) -> None:
+    with open_dict(config):
+        config.hydra.job.env_set[COMMAND] = command.text()
 
 
 # -- what was asked for
@@ -165,19 +225,15 @@ def _make(folder: Path) -> list[Path]:
 
 
 def register_resolvers() -> None:
-    """Teach OmegaConf the names that the configuration uses."""
-    OmegaConf.register_new_resolver("command_name", lambda: _command()["name"], replace=True)
-    OmegaConf.register_new_resolver("point_name", point_name, replace=True)
-
-
-def _command() -> dict[str, Any]:
-    none: dict[str, Any] = {"name": "none", "swept": [], "points": 1}
-    return {**none, **json.loads(os.environ.get(COMMAND, "{}"))}
-
-
-def num_points() -> int:
-    """How many points the sweep at hand has."""
-    return int(_command()["points"])
+    """Teach OmegaConf the names that the configuration uses; launchers teach them to workers."""
+    register = OmegaConf.register_new_resolver
+    register("command_name", lambda *, _root_: command_of(_root_.hydra).name, replace=True)
+    register("command_folder", lambda *, _root_: command_of(_root_.hydra).folder, replace=True)
+    register(
+        "point_name",
+        lambda overrides, *, _root_: point_name(overrides, command_of(_root_.hydra).swept),
+        replace=True,
+    )
 
 
 def _command_name(config: DictConfig, is_sweep: bool) -> str:
@@ -192,13 +248,10 @@ def _command_name(config: DictConfig, is_sweep: bool) -> str:
     return _with_digest(_safe(title), " ".join(told)) if told else _safe(title)
 
 
-def point_name(overrides: Sequence[str]) -> str:
+def point_name(overrides: Sequence[str], swept: Sequence[str]) -> str:
     """A folder's name for a point: the overrides in which it differs from the others."""
-    swept = _command()["swept"]
-    return (
-        _safe(",".join(sorted(text for text in overrides if text.split("=")[0] in swept)))
-        or "point"
-    )
+    texts = sorted(text for text in overrides if text.split("=")[0] in swept)
+    return _safe(",".join(texts)) or "point"
 
 
 def _key(override: str) -> str:
@@ -226,41 +279,32 @@ def is_done(folder: Path, fingerprint: str) -> bool:
     return _told(folder).get("fingerprint") == fingerprint and (folder / "metrics.json").is_file()
 
 
-def mark_kept(folder: Path) -> None:
-    """Mark a point of an earlier sweep as one of the sweep at hand."""
-    os.utime(folder / "metrics.json")
-
-
 def finished_points(folder: Path) -> list[Path]:
     """Folders of a sweep's finished points, in the order in which they were asked for."""
     found = (path.parent for path in folder.glob("*/metrics.json"))
     return sorted((path for path in found if not path.name.startswith(".")), key=_point)
 
 
-def points_of_this_sweep(folder: Path) -> list[Path]:
-    """Those of them that the sweep at hand ran or kept: since Hydra noted its start."""
-    try:
-        start_ns = (folder / "multirun.yaml").stat().st_mtime_ns
-    except FileNotFoundError:
-        return finished_points(folder)
-    found = finished_points(folder)
-    return [path for path in found if (path / "metrics.json").stat().st_mtime_ns >= start_ns]
-
-
-def kept_points(folder: Path) -> int:
+def kept_points(begun: Started) -> int:
     """How many points the same command would not have to run again."""
-    found = [_told(path).get("source_digest") for path in finished_points(folder)]
-    return found.count(source_digest())
+    folders = [path for path in begun.folders if (path / "metrics.json").is_file()]
+    return [_told(path).get("source_digest") for path in folders].count(source_digest())
 
 
 def tidy(of: Started) -> None:
     """Remove what a run or sweep that was cut short has begun; leave what was finished."""
     for path in of.folder.glob(".*.partial"):
         shutil.rmtree(path, ignore_errors=True)
+    _remove_notes(of.folder)
     _remove_empty([path for path in of.folder.glob("*") if path.is_dir()])
     if not finished_points(of.folder):
         (of.folder / "multirun.yaml").unlink(missing_ok=True)
     _remove_empty(of.made)
+
+
+def _remove_notes(folder: Path) -> None:
+    for path in folder.glob(".notes-*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
@@ -279,41 +323,3 @@ def _told(folder: Path) -> dict[str, Any]:
 def _point(folder: Path) -> tuple[int, str]:
     number = _told(folder).get("point")
     return (number if isinstance(number, int) else 0), folder.name
-
-
-# -- interruptions
-
-
-@contextmanager
-def _workers_deaf_to_interrupts() -> Iterator[None]:
-    """Ctrl-C reaches this process only, which ends its workers; they would print tracebacks.
-
-    Workers inherit the mask of the thread that starts them. So this thread masks the signal, and
-    another waits for it and interrupts this one.
-    """
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "sigwait"):
-        yield
-        return
-    from multiprocessing import resource_tracker
-
-    resource_tracker.ensure_running()  # it unmasks the signal when it starts
-    over = threading.Event()
-
-    def pass_on() -> None:
-        while True:
-            signal.sigwait({signal.SIGINT})
-            if over.is_set():
-                return
-            _thread.interrupt_main()
-
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    waiting = threading.Thread(target=pass_on, daemon=True)
-    waiting.start()
-    try:
-        yield
-    finally:
-        over.set()
-        if waiting.ident is not None:
-            signal.pthread_kill(waiting.ident, signal.SIGINT)
-        waiting.join()
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

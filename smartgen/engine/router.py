@@ -61,6 +61,7 @@ class Router:
         self._lost: set[int] = set()
         self._placed: dict[int, _Placed] = {}
         self._turn = 0
+        self.num_over = 0
         self._roles: Sequence[Decoding] = ()
 
     def serve(self, roles: Sequence[Decoding]) -> None:
@@ -120,6 +121,7 @@ class Router:
     def over(self, request_id: int, status: str) -> None:
         """A request is finished, aborted or failed."""
         placed = self._placed.pop(request_id)
+        self.num_over += 1
         self._leave_prefill(placed)
         request = placed.request
         self._decode_loads[placed.node] -= request.prompt_tokens + request.output_tokens

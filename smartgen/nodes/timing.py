@@ -22,7 +22,6 @@ class StepTimer:
         self.start_s, self._cost = start_s, cost
         self._select_s: Sequence[float] = ()
         self._feed_forward_s: Sequence[float] = ()
-        self._attribution = Attribution(start_s)
         self._local: LocalStep | None = None
 
     def prepare(self, reached: NDArray[np.float64], batch_size: int) -> None:
@@ -30,6 +29,7 @@ class StepTimer:
 
         reached: tokens of the batch that each layer's attention reaches, [L].
         """
+        self._attribution = Attribution(self.start_s)
         self._select_s = self._cost.select_s(reached).tolist()
         self._feed_forward_s = self._cost.feed_forward_s(batch_size).tolist()
 

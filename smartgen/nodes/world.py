@@ -137,6 +137,10 @@ class World:
         """What every node recorded."""
         return Outcome(self._recorders, self._runtime.now, self._meter.busy_s)
 
+    def progress(self) -> tuple[int, float]:
+        """How many requests are over, and the time; another thread may ask."""
+        return self._router.num_over, self._runtime.now
+
     def _recorder(self) -> Recorder:
         record = self._experiment.record
         recorder = self._make_recorder(record.transfers, record.decisions, record.acts)

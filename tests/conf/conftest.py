@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from smartgen import sweep
 from smartgen.cli import main
 
 TINY = ("model=tiny", "workload=tiny", "blocks_per_layer=32", "figures=[]")
@@ -32,7 +31,6 @@ def command(
     """Runs ``smartgen ARGUMENTS`` in an empty folder, the test's tmp_path."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    monkeypatch.setenv(sweep.COMMAND, "{}")
     handler = signal.getsignal(signal.SIGINT)
 
     def run(*arguments: str) -> Told:

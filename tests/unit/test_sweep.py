@@ -1,13 +1,13 @@
 """Sweeps: names of folders, fingerprints, and which points are finished."""
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra import initialize_config_module
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
@@ -47,11 +47,6 @@ def asked(
 
 def sweep_name(*task: str, **kwargs: Any) -> str:
     return sweep._command_name(asked(*task, **kwargs), is_sweep=True)
-
-
-@pytest.fixture(autouse=True)
-def _no_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(sweep.COMMAND, "{}")
 
 
 @pytest.fixture
@@ -133,16 +128,23 @@ def test_a_run_is_named_after_its_scheme() -> None:
     assert named.startswith("smartgen-")
 
 
-def test_a_point_is_named_after_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"name": "x", "points": 4, "swept": ["policy", "network.gbps"]}
-    monkeypatch.setenv(sweep.COMMAND, json.dumps(told))
-    assert sweep.num_points() == 4
+def test_a_point_is_named_after_what_differs() -> None:
     overrides = ["policy=full", "seed=3", "network.gbps=15", "model=tiny"]
-    assert point_name(overrides) == "network.gbps=15,policy=full"
+    assert point_name(overrides, ["policy", "network.gbps"]) == "network.gbps=15,policy=full"
 
 
 def test_a_point_that_differs_from_no_other_is_called_point() -> None:
-    assert point_name(["seed=3"]) == "point"
+    assert point_name(["seed=3"], []) == "point"
+
+
+@given(st.text())
+def test_a_command_reaches_workers_whatever_its_folder_is_called(folder: str) -> None:
+    told = sweep.Command(folder=folder, swept=["policy"])
+    override = f"++it='{told.text()}'"
+    (parsed,) = OverridesParser.create().parse_overrides([override])
+    env_set = OmegaConf.create({sweep.COMMAND: parsed.value()})
+    hydra = OmegaConf.create({"job": {"env_set": env_set}})
+    assert sweep.command_of(hydra) == told
 
 
 @given(st.lists(st.text(min_size=1), min_size=2, max_size=5, unique=True))
@@ -244,21 +246,12 @@ def test_only_the_very_same_result_is_done(tmp_path: Path) -> None:
     assert not is_done(tmp_path / "point", "a")
 
 
-def test_points_of_another_source_are_not_kept(tmp_path: Path) -> None:
+def test_points_that_are_not_asked_for_or_of_another_source_are_not_kept(tmp_path: Path) -> None:
     finish(tmp_path / "seed=1", 0)
     finish(tmp_path / "seed=2", 1, source="older")
-    assert kept_points(tmp_path) == 1
-
-
-def test_points_of_an_earlier_sweep_count_once_they_are_marked(tmp_path: Path) -> None:
-    finish(tmp_path / "seed=1", 0)
-    finish(tmp_path / "seed=2", 1)
-    for name in ("seed=1", "seed=2"):
-        os.utime(tmp_path / name / "metrics.json", (1, 1))
-    (tmp_path / "multirun.yaml").touch()
-    assert sweep.points_of_this_sweep(tmp_path) == []
-    sweep.mark_kept(tmp_path / "seed=2")
-    assert [path.name for path in sweep.points_of_this_sweep(tmp_path)] == ["seed=2"]
+    finish(tmp_path / "seed=3", 2)
+    begun = sweep.Started(asked(), tmp_path, [], ["seed=1", "seed=2", "seed=4"])
+    assert kept_points(begun) == 1
 
 
 def test_a_sweep_that_was_cut_short_is_tidied_but_not_robbed(tmp_path: Path) -> None:
@@ -269,7 +262,9 @@ def test_a_sweep_that_was_cut_short_is_tidied_but_not_robbed(tmp_path: Path) -> 
     (folder / "seed=2").mkdir()
     (folder / ".seed=2.partial").mkdir()
     (folder / ".seed=2.partial" / "metrics.json").touch()
-    begun = sweep.Started(asked(), folder, made, 2, is_sweep=True)
+    (folder / ".notes-0123abcd").mkdir()
+    (folder / ".notes-0123abcd" / "1.running").touch()
+    begun = sweep.Started(asked(), folder, made, ["seed=1", "seed=2"])
     finish(folder / "seed=1", 0)
     sweep.tidy(begun)
     assert sorted(path.name for path in folder.iterdir()) == ["multirun.yaml", "seed=1"]
