@@ -25,8 +25,9 @@ sizes:  ## lines of every package; no file may have more than 400
 	           if ($$1 > 400) { print $$2 " has " $$1 " lines; 400 are allowed"; bad = 1 } } \
 	         END { for (name in lines) printf "%6d %s\n", lines[name], name; exit bad }'
 
-bench: $(VENV)/.dev  ## measure, and record in benchmarks/results.md
+bench: $(VENV)/.dev  ## measure, and record beside the programs; TRACE=... for Azure's rows
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/serving.py $(TRACE)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -45,12 +45,11 @@ class ForeseenLandings(Landings):
 
     def in_flight(self, layer: int) -> bool:
         """Whether the layer's planned push is still to come."""
-        return self.num_in_flight > 0 and not self._node.has_landed(self.pushes[layer])
+        return not self._node.has_landed(self.pushes[layer])
 
     async def layer(self, layer: int) -> None:
         """Wait for one layer."""
-        if self.num_in_flight:
-            await self._node.wait_for(self.pushes[layer])
+        await self._node.wait_for(self.pushes[layer])
 
     async def all(self) -> None:
         """Wait for all layers: they are pushed in order."""
@@ -164,7 +163,7 @@ class FoldedDecodeNode(SimDecodeNode):
         flying, at = self._flying, self._num_seen
         while at < len(flying) and flying[at][2].started_s < now:
             push = flying[at][2]
-            pieces = push.pieces_at(now - self._one_way_s)
+            pieces = push.pieces_at(now, self._one_way_s)
             if pieces > push.landed_pieces:
                 self._take_in(push, pieces)
             if push.end_s + self._one_way_s > now:
@@ -196,14 +195,13 @@ class FoldedDecodeNode(SimDecodeNode):
         """Write down what has landed by now, but for what a running iteration may yet take back."""
         now = self.runtime.env.now
         self.ledger.serve(now)
-        arrived_s = now - self._one_way_s
         if self.running is None:
-            landed = self.ledger.take(arrived_s)
+            landed = self.ledger.take(now, self._one_way_s)
         else:
             start_s = self.running.start_s
             landed = [
                 sent
-                for sent in self.ledger.ended(arrived_s)
+                for sent in self.ledger.ended(now, self._one_way_s)
                 if sent.posted_s < start_s or sent.is_planned
             ]
         for sent in landed:

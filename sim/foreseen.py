@@ -97,15 +97,16 @@ class Sent:
         """Whether all of it has arrived."""
         return self.receiver.has_landed(self)
 
-    def pieces_at(self, now: float) -> int:
+    def pieces_at(self, now: float, one_way_s: float) -> int:
         """How many of its blocks have arrived in full; as Flow.landed_pieces."""
         assert self.blocks is not None
-        if self.end_s <= now:
+        if self.end_s + one_way_s <= now:
             return len(self.blocks)
-        if self.size == 0 or now < self.started_s:
+        sent_s = now - one_way_s
+        if self.size == 0 or sent_s < self.started_s:
             return 0
         rate = self.size / (self.end_s - self.started_s)
-        left = max(0.0, self.size - rate * (now - self.started_s))
+        left = max(0.0, self.size - rate * (sent_s - self.started_s))
         return int((1 - left / self.size) * len(self.blocks) + 1e-6)
 
     def posting(self) -> Posting[Write]:

@@ -75,16 +75,16 @@ class Ledger(Generic[S]):
             at += 1
         self._served = at
 
-    def ended(self, until_s: float) -> list[S]:
-        """What was served and had ended by then, in order."""
+    def ended(self, now: float, one_way_s: float) -> list[S]:
+        """What was served and had ended so long before now, in order."""
         rows, number = self._rows, 0
-        while number < self._served and rows[number][2].end_s <= until_s:
+        while number < self._served and rows[number][2].end_s + one_way_s <= now:
             number += 1
         return [row[2] for row in rows[:number]]
 
-    def take(self, until_s: float) -> list[S]:
+    def take(self, now: float, one_way_s: float) -> list[S]:
         """The same, and take it off."""
-        taken = self.ended(until_s)
+        taken = self.ended(now, one_way_s)
         if taken:
             self._busy_s = self._rows[len(taken) - 1][2].end_s
             del self._rows[: len(taken)]

@@ -130,14 +130,19 @@ class Experiment:
             )
 
     def _check_together(self, room: int) -> None:
-        """Refuse a closed batch that waits for itself: it starts when all of it is prefilled."""
+        """Refuse a closed batch that waits for itself.
+
+        It starts when all of it is prefilled, and a prompt is let go when all of it has been sent.
+        """
+        if self.budget.planned_blocks(self.requests) == self.geometry.num_blocks:
+            return
         loads = [0] * self.cluster.prefill_nodes
         for turn, request in enumerate(self.requests):
             loads[choose(self.cluster.routing, turn, loads)] += request.prompt_tokens
         if max(loads) > room:
             raise SmartGenError(
-                f"cluster.prefill_pool_tokens={room} must be at least {max(loads)} for a closed "
-                "batch, all of whose prompts are held until it starts"
+                f"cluster.prefill_pool_tokens={room} must be at least {max(loads)} for this closed "
+                "batch: no prompt is sent whole, so all are held until it starts"
             )
 
     @cached_property

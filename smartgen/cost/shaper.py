@@ -91,7 +91,7 @@ class Shaper(Generic[Write]):
         self._advance(now)
         for posting in list(self._postings.values()):
             if posting.flow.started_s < now:
-                pieces = posting.flow.landed_pieces(now - self._one_way_s)
+                pieces = posting.flow.landed_pieces(now, self._one_way_s)
                 if pieces > posting.landed_pieces:
                     self._land(posting, pieces)
 

@@ -53,14 +53,18 @@ class Flow:
         """Wire bytes not yet delivered at now, which must not lie before the last change."""
         return max(0.0, self._remaining - self._rate * (now - self._since_s))
 
-    def landed_pieces(self, now: float) -> int:
-        """Pieces delivered in full at now; before the last change of rate, none are known."""
-        if self.end_s <= now:
+    def landed_pieces(self, now: float, one_way_s: float = 0.0) -> int:
+        """Pieces that have arrived in full at now, so long after they were delivered.
+
+        Before the last change of rate, none are known.
+        """
+        if self.end_s + one_way_s <= now:  # as those compare who wait for the end
             return self.pieces
-        if self.size == 0 or now < self._since_s:
+        sent_s = now - one_way_s
+        if self.size == 0 or sent_s < self._since_s:
             return 0
         # a piece that lands at this very instant counts, whatever the last bit says
-        return int((1 - self.remaining(now) / self.size) * self.pieces + 1e-6)
+        return int((1 - self.remaining(sent_s) / self.size) * self.pieces + 1e-6)
 
 
 class Wire:

@@ -38,6 +38,7 @@ class TimedStep(Generic[S]):
         self._selected = batch.selected(self._reached)  # [L]
         self._selected_entries = float(self._selected.sum())
         self._left = batch.incomplete
+        self._awaited = [slot for slot in self._left if slot.landings.num_in_flight]
         self.start_s = self._runtime.now
         self.restart()
 
@@ -137,12 +138,12 @@ class TimedStep(Generic[S]):
 
     def in_flight(self, layer: int) -> bool:
         """Whether planned pushes of the layer are still to come."""
-        return any(slot.landings.in_flight(layer) for slot in self._left)
+        return any(slot.landings.in_flight(layer) for slot in self._awaited)
 
     async def landed(self, layer: int) -> None:
         """Wait for the layer's planned pushes."""
         start_s = self._runtime.now
-        for slot in self._left:
+        for slot in self._awaited:
             await slot.landings.layer(layer)
         self._timer.arrived(self._runtime.now)
         self._keep("landed", layer, start_s)

@@ -176,7 +176,7 @@ def entered(arrivals, services):
         for posted in reversed(some):
             ledger.add(posted)
         ledger.serve(some[-1].posted_s)
-        ledger.take(some[0].posted_s)
+        ledger.take(some[0].posted_s, 0.0)
         flows += some
     return np.array([posted.started_s - posted.posted_s for posted in flows])
 
