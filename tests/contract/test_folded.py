@@ -284,6 +284,20 @@ def test_what_lands_last_is_written_down_whatever_the_last_bit_of_its_time(servi
         assert_same(serving([(0.0, prompt, 1)], *overrides))
 
 
+def test_who_lacks_its_first_layer_lacks_it_when_the_iteration_is_run_again(serving):
+    """All is pushed speculatively in one iteration, in the middle of which a prefill begins."""
+    overrides = (
+        "selection=exponent",
+        "selector=all",
+        "policy.speculative_ratio=1",
+        "policy.first_speculative_step=1",
+        "model.num_hidden_layers=4",
+        "blocks_per_layer=8",
+        "network.gbps=0.004",
+    )
+    assert_same(serving([(0.0, 297, 2), (0.28, 100, 1)], *overrides))
+
+
 def test_what_lands_in_an_iteration_is_in_flight_when_it_is_run_again(serving):
     """A request's plan lands and is written down, then another's prefill begins."""
     given = [(0.0, 383, 2), (0.0, 119, 1), (0.0, 178, 3), (0.0, 85, 2)]
