@@ -72,9 +72,6 @@ def assert_same_transfers(ours, theirs):
     assert sorted(ours) == sorted(theirs)
     for key, rows in ours.items():
         for row, other in zip(rows, theirs[key], strict=True):
-            if not row.bytes and not row.messages:
-                # who is first of those posted at one instant makes no difference but to nothing
-                row = row._replace(start_s=other.start_s, end_s=other.end_s)
             assert_same_tuple(f"transfer {key}", row, other)
 
 
@@ -276,6 +273,26 @@ def test_a_prefill_that_starts_in_the_middle_of_an_iteration_has_it_run_again(se
     assert (number, at_s) == (2, merged.requests[1].first_token_s)
     assert before_s == again[0][3] and after_s == longer.end_s
     assert len(again) == 2 and before_s < after_s
+
+
+def test_a_push_of_nothing_is_over_at_once_whatever_else_is_posted_at_that_instant(ask, build):
+    """Two prompts of one token, in most blocks of which there is nothing."""
+    requests = [Request(i, at, n, 0, 2) for i, (at, n) in enumerate([(0, 1), (0.01, 1), (0.01, 4)])]
+    base = build(
+        *BASE,
+        "record.transfers=true",
+        "cluster=dp1",
+        "cluster.prefill_nodes=2",
+        "network.gbps=0.0006",
+        "network.pair_us=0",
+        "blocks_per_layer=8",
+        "policy=smartgen_budgeted",
+        "policy.speculative_ratio=0.37",
+        "policy.first_speculative_step=1",
+        "seed=6",
+    )
+    merged = assert_same(ask(base, requests))
+    assert any(t.bytes == 0 and t.purpose == "speculative" for t in merged.transfers)
 
 
 def test_what_lands_last_is_written_down_whatever_the_last_bit_of_its_time(serving):
