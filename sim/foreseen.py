@@ -12,7 +12,7 @@ from smartgen.cost.shaper import Land, Posted, Posting
 from smartgen.engine.messages import Fetch
 from smartgen.kv.geometry import Int
 from smartgen.metrics.records import ActRow, Decision, Recorder
-from smartgen.nodes.channel import LocalChannel
+from smartgen.nodes.channel import LocalChannel, TimedRuntime
 from smartgen.nodes.timed_prefill import Write
 from smartgen.sim.ahead import AheadRuntime
 from smartgen.sim.ledger import INFINITY, Ledger
@@ -154,9 +154,16 @@ class Ledgers:
 class DirectChannel(LocalChannel):
     """A channel whose messages may cross ahead of the clock; they are frozen, so none is copied."""
 
+    def __init__(self, runtime: TimedRuntime, one_way_s: float) -> None:
+        super().__init__(runtime, one_way_s)
+        assert isinstance(runtime, AheadRuntime)
+        self._clock = runtime
+
     def deliver(self, message: Any) -> None:
         """Take a message in, one way from now."""
-        if self._one_way_s > 0:
+        if self._clock.ahead_s is not None and self._one_way_s == 0:
+            self._take(message)
+        elif self._one_way_s > 0:
             when_s = self._runtime.now + self._one_way_s
             self._runtime.call_at(when_s, lambda _: self._take(message))
         else:
