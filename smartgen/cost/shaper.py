@@ -79,7 +79,7 @@ class Shaper(Generic[Write]):
     def post(self, flow: Flow, write: Write, land: Land[Write]) -> Posting[Write]:
         """Post now; land is called as pieces arrive, the last time when it is complete."""
         now = self._clock.now
-        self._advance(now)
+        self._advance(now, posted_before_s=now)
         posting = self._postings[flow] = Posting(flow, write, land)
         self._wire.post(now, flow)
         self._arm()
@@ -125,9 +125,9 @@ class Shaper(Generic[Write]):
         self._advance(when_s)
         self._arm()
 
-    def _advance(self, now: float) -> None:
+    def _advance(self, now: float, posted_before_s: float = float("inf")) -> None:
         arriving: dict[float, list[Posting[Write]]] = {}
-        for flow in self._wire.advance(now):
+        for flow in self._wire.advance(now, posted_before_s):
             posting = self._postings[flow]
             if self._one_way_s == 0:
                 self._land(posting, flow.pieces)

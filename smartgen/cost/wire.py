@@ -86,7 +86,7 @@ class Wire:
         """When the next flow ends if nothing else is posted."""
 
     def post(self, now: float, flow: Flow) -> None:
-        """Add a flow; call advance(now) first, so that nothing that ended is still queued."""
+        """Add a flow; call advance(now, now) first, so that nothing that ended is still queued."""
         flow.posted_s = flow._since_s = now
         flow._remaining = flow.size
         flow._rank = 1 if self._discipline == "priority" and not flow.urgent else 0
@@ -106,15 +106,21 @@ class Wire:
         slowest = min(self._rates[link] for link in self._senders)
         self._senders_never_limit = slowest >= sum(self._rates[link] for link in self._receivers)
 
-    def advance(self, now: float) -> list[Flow]:
-        """Let time pass; return the flows that ended, in order of their end."""
+    def advance(self, now: float, posted_before_s: float = INFINITY) -> list[Flow]:
+        """Let time pass; return the flows that ended, in order of their end.
+
+        Flows posted at posted_before_s or later do not end, though they may have nothing to send:
+        what else is posted at their instant may come first.
+        """
         ended: list[Flow] = []
         while self.next_end_s <= now:
             at = self.next_end_s
-            done = [flow for flow in self._active if flow.end_s <= at]
+            done = [f for f in self._active if f.end_s <= at and f.posted_s < posted_before_s]
+            if not done:
+                break
             for flow in done:
                 self._queues[self._queue_of(flow)].remove(flow)
-            self._active = [flow for flow in self._active if flow.end_s > at]
+            self._active = [flow for flow in self._active if flow not in done]
             ended += done
             self._replan(at)
         return ended

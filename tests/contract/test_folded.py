@@ -275,7 +275,7 @@ def test_a_prefill_that_starts_in_the_middle_of_an_iteration_has_it_run_again(se
     assert len(again) == 2 and before_s < after_s
 
 
-def test_a_push_of_nothing_is_over_at_once_whatever_else_is_posted_at_that_instant(ask, build):
+def test_of_what_is_posted_at_one_instant_nothing_takes_its_turn_like_anything(ask, build):
     """Two prompts of one token, in most blocks of which there is nothing."""
     requests = [Request(i, at, n, 0, 2) for i, (at, n) in enumerate([(0, 1), (0.01, 1), (0.01, 4)])]
     base = build(

@@ -18,7 +18,7 @@ def run(wire, postings):
     """Post flows at their times; returns them in order of their end."""
     ended = []
     for at_s, posted in sorted(postings, key=lambda row: row[0]):
-        ended += wire.advance(at_s)
+        ended += wire.advance(at_s, at_s)
         wire.post(at_s, posted)
     return ended + wire.advance(1e12)
 
@@ -84,6 +84,15 @@ def test_flows_posted_at_the_same_instant_are_served_by_their_keys():
     flows = [flow(number, GB) for number in (2, 0, 1)]
     ended = run(wire, [(0.0, f) for f in flows])
     assert [f.key[0] for f in ended] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_so_are_flows_that_have_nothing_to_send(order):
+    """The second one is over when the first is, whichever was posted first of them."""
+    wire = Wire("fifo", {"host0": GB, "decode0": GB})
+    flows = [flow(0, GB), flow(1, 0.0), flow(2, GB)]
+    assert run(wire, [(3.0, flows[i]) for i in order]) == flows
+    assert [(f.started_s, f.end_s) for f in flows] == [(3.0, 4.0), (4.0, 4.0), (4.0, 5.0)]
 
 
 def test_a_displaced_flow_has_not_started():
