@@ -39,12 +39,18 @@ class Ledger(Generic[S]):
 
     def add(self, sent: S) -> None:
         """Post at the time that it says."""
-        row = (sent.posted_s, sent.key, sent)
+        row = (sent.posted_s, sent.key if sent.size else self._key_of_nothing(sent), sent)
         if self._served and row < self._rows[self._served - 1]:
             self._serve_again_from(row[:2])
         insort(self._rows, row, lo=self._served)
         if sent.posted_s < self.announced_s:
             self.announced_s = sent.posted_s
+
+    def _key_of_nothing(self, sent: S) -> tuple[int, ...]:
+        """Nothing is over at once if the link is idle, whatever else is posted at that instant."""
+        self.serve(sent.posted_s)
+        busy_s = self._rows[self._served - 1][2].end_s if self._served else self._busy_s
+        return sent.key if busy_s > sent.posted_s else (-1, *sent.key)
 
     def add_all(self, many: Iterable[S]) -> None:
         """The same for many, in order of time."""

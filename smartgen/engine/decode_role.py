@@ -241,9 +241,11 @@ class DecodeRole:
             await self._node.planned(serving.slot)
         if serving.state == ASSIGNED:
             self._turn(serving, READY)
-            if self._policy.decode_start == "plan" and self._is_whole(serving):
-                self._release(serving)
         self._notice()
+        if serving.state == READY and not len(serving.plan.left):
+            await self._node.planned(serving.slot)  # after which nothing is missing
+            if self._is_whole(serving):
+                self._release(serving)
 
     def _drain(self, serving: _Serving) -> None:
         serving.drained = True

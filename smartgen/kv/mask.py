@@ -73,8 +73,7 @@ class CountMask:
         self._num_sparse = max(0, geometry.num_layers - dense_layers) * blocks
         self.num_left = len(remote)
         """Remote blocks of all layers."""
-        self.lacks_first_layer = bool((remote < blocks).any())
-        """Whether blocks of layer 0 are remote."""
+        self._first_layer_left = bool((remote < blocks).any())
         if (remote < dense_layers * blocks).any():
             raise RuntimeError("blocks of a dense layer are remote; they must be planned")
 
@@ -90,11 +89,15 @@ class CountMask:
         self.num_left -= len(blocks)
         if self.num_left < 0:
             raise RuntimeError("a block was delivered twice")
-        self.lacks_first_layer = self.lacks_first_layer and bool(self.num_left)
 
     def unland(self, blocks: Int) -> None:
         """Take back what was told to land."""
         self.num_left += len(blocks)
+
+    @property
+    def lacks_first_layer(self) -> bool:
+        """Whether blocks of layer 0 are remote: until all are local, where none can be told."""
+        return self._first_layer_left and self.num_left > 0
 
 
 Mask: TypeAlias = BlockMask | CountMask

@@ -72,9 +72,6 @@ def assert_same_transfers(ours, theirs):
     assert sorted(ours) == sorted(theirs)
     for key, rows in ours.items():
         for row, other in zip(rows, theirs[key], strict=True):
-            if not row.bytes and not row.messages:
-                # who is first of those posted at one instant makes no difference but to nothing
-                row = row._replace(start_s=other.start_s, end_s=other.end_s)
             assert_same_tuple(f"transfer {key}", row, other)
 
 
@@ -278,10 +275,44 @@ def test_a_prefill_that_starts_in_the_middle_of_an_iteration_has_it_run_again(se
     assert len(again) == 2 and before_s < after_s
 
 
+def test_a_push_of_nothing_is_over_at_once_whatever_else_is_posted_at_that_instant(ask, build):
+    """Two prompts of one token, in most blocks of which there is nothing."""
+    requests = [Request(i, at, n, 0, 2) for i, (at, n) in enumerate([(0, 1), (0.01, 1), (0.01, 4)])]
+    base = build(
+        *BASE,
+        "record.transfers=true",
+        "cluster=dp1",
+        "cluster.prefill_nodes=2",
+        "network.gbps=0.0006",
+        "network.pair_us=0",
+        "blocks_per_layer=8",
+        "policy=smartgen_budgeted",
+        "policy.speculative_ratio=0.37",
+        "policy.first_speculative_step=1",
+        "seed=6",
+    )
+    merged = assert_same(ask(base, requests))
+    assert any(t.bytes == 0 and t.purpose == "speculative" for t in merged.transfers)
+
+
 def test_what_lands_last_is_written_down_whatever_the_last_bit_of_its_time(serving):
     for prompt in range(20, 60):
         overrides = ("network.gbps=0.004", "network.rtt_us=2000")
         assert_same(serving([(0.0, prompt, 1)], *overrides))
+
+
+def test_who_lacks_its_first_layer_lacks_it_when_the_iteration_is_run_again(serving):
+    """All is pushed speculatively in one iteration, in the middle of which a prefill begins."""
+    overrides = (
+        "selection=exponent",
+        "selector=all",
+        "policy.speculative_ratio=1",
+        "policy.first_speculative_step=1",
+        "model.num_hidden_layers=4",
+        "blocks_per_layer=8",
+        "network.gbps=0.004",
+    )
+    assert_same(serving([(0.0, 297, 2), (0.28, 100, 1)], *overrides))
 
 
 def test_what_lands_in_an_iteration_is_in_flight_when_it_is_run_again(serving):

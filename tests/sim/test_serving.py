@@ -160,6 +160,27 @@ def test_a_prefill_waits_for_pages_until_the_decoding_node_holds_everything(serv
     assert rows[1].prefill_start_s == rows[0].prefill_released_s < rows[0].joined_s
 
 
+@pytest.mark.parametrize("policy", ["smartgen", "full", "hack", "partial"])
+def test_a_closed_batch_that_is_sent_whole_needs_pages_for_one_prompt_at_a_time(
+    build, world, policy
+):
+    """It starts when all is prefilled, which takes that pages go back before."""
+    experiment = build(
+        "model=tiny",
+        "workload=tiny",
+        "cluster=dp1",
+        "network.gbps=10",
+        f"policy={policy}",
+        "cluster.prefill_pool_tokens=301",
+    )
+    rows = run(world, experiment).requests
+    for before, after in ((0, 1), (1, 2), (2, 3)):
+        assert rows[before].prefill_released_s >= rows[before].plan_delivered_s
+        assert rows[after].prefill_start_s == rows[before].prefill_released_s
+    assert {row.status for row in rows.values()} == {"finished"}
+    assert len({row.joined_s for row in rows.values()}) == 1
+
+
 def test_pages_of_what_is_fetched_and_pushed_later_go_at_the_end_of_an_iteration(serving, world):
     experiment = serving(
         [(0.0, 200, 30), (0.01, 100, 4)], "policy=smartgen", "cluster.prefill_pool_tokens=299"
@@ -324,6 +345,7 @@ def test_a_request_of_which_no_word_comes_fails_and_the_others_go_on(build, worl
         "workload.cached_ratio=0",
         "cluster.prefill_lease_s=0.04",
         "host.handover_ms=1",
+        "network.gbps=0.02",
     )
     rows = unfolded(world, experiment).requests
     prefill_s = experiment.cost.prefill_s(100, 0)
