@@ -176,7 +176,11 @@ def steady(service_s: float, prefill_share: float = 0.5) -> dict[str, Any]:
         free_s = start_s + service_s
         rows.append(
             served(
-                number, start_s, first_token_s=start_s + service_s * prefill_share, finish_s=free_s
+                number,
+                start_s,
+                first_token_s=start_s + service_s * prefill_share,
+                joined_s=start_s + service_s * prefill_share,
+                finish_s=free_s,
             )
         )
     return metrics_of(experiment(arrivals_s), rows, makespan_s=free_s)
