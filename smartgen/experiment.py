@@ -134,7 +134,7 @@ class Experiment:
 
         It starts when all of it is prefilled, and a prompt is let go when all of it has been sent.
         """
-        if self.budget.planned_blocks(self.requests) == self.geometry.num_blocks:
+        if self.batch_blocks == self.geometry.num_blocks:
             return
         loads = [0] * self.cluster.prefill_nodes
         for turn, request in enumerate(self.requests):
@@ -217,6 +217,11 @@ class Experiment:
             self.metadata_ratio,
             self.cluster,
         )
+
+    @cached_property
+    def batch_blocks(self) -> int:
+        """K_r of each request of a closed batch, wherever it is decoded."""
+        return self.budget.planned_blocks(self.requests)
 
     @cached_property
     def link_share(self) -> float:
@@ -321,8 +326,7 @@ class Planner:
         """Plans of requests that arrive together; only a closed batch's share one budget."""
         experiment, budget = self._experiment, self._experiment.budget
         if experiment.workload.closed:
-            planned = budget.planned_blocks(requests)
-            return [self._plan(request, planned) for request in requests]
+            return [self._plan(request, experiment.batch_blocks) for request in requests]
         share = experiment.link_share
         return [self._plan(r, budget.planned_blocks([r], share)) for r in requests]
 

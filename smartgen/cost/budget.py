@@ -15,7 +15,7 @@ from smartgen.workload import Request
 
 
 class Hosts(Protocol):
-    """How many prefill nodes there are, and how many of them share a host's link."""
+    """How many nodes there are, and how many prefill nodes share a host's link."""
 
     @property
     def prefill_nodes(self) -> int:
@@ -24,6 +24,10 @@ class Hosts(Protocol):
     @property
     def gpus_per_host(self) -> int:
         """GPUs of each host."""
+
+    @property
+    def decode_nodes(self) -> int:
+        """Decoding nodes, each behind a link of its own."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +67,13 @@ class Budget:
         return self.metadata_ratio * size / self._bytes_per_s(len(requests))
 
     def _bytes_per_s(self, num_requests: int) -> float:
-        """What the network carries of a batch: the receiver, or all hosts that send, if slower."""
+        """What the network carries of a batch: into all receivers, or out of all its hosts."""
         nodes = min(num_requests, self.cluster.prefill_nodes)
         hosts = -(-nodes // self.cluster.gpus_per_host)
-        return min(self.network.receiver_bytes_per_s, hosts * self.network.sender_bytes_per_s)
+        receivers = min(num_requests, self.cluster.decode_nodes)
+        return min(
+            receivers * self.network.receiver_bytes_per_s, hosts * self.network.sender_bytes_per_s
+        )
 
     def planned_blocks(self, requests: Sequence[Request], link_share: float = 1.0) -> int:
         """K_r of each request of this batch, which gets a share of the network."""

@@ -55,11 +55,19 @@ class Cost:
             else:
                 pairs = _pairs_in_window(cached_tokens, new, window)
                 attention += pair_flops * num_layers * pairs
+        # few tokens are bound by reading the weights that they use
+        read_s = self._weights_s(self._used_params(max(1, new)))
         return (
-            matmul / (self.gpu.matmul_tflops * 1e12)
+            max(matmul / (self.gpu.matmul_tflops * 1e12), read_s)
             + attention / (self.gpu.attention_tflops * 1e12)
             + self.gpu.prefill_ms * 1e-3
         )
+
+    def _used_params(self, num_tokens: int) -> float:
+        """Weights of all layers that so many tokens use."""
+        layers = self.model.num_hidden_layers * self.model.attention.params
+        of = Counter(self.model.feed_forwards)
+        return layers + sum(n * layer.read_params(num_tokens) for layer, n in of.items())
 
     def offload_s(self, new_bytes: NDArray[np.int64], layer_s: float) -> NDArray[np.float64]:
         """What copying a layer's new KV to the host adds: it runs in chunks behind the compute."""

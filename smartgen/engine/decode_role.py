@@ -36,8 +36,8 @@ class Front(Protocol):
     def handed_over(self, request_id: int) -> None:
         """A request's prefill is done."""
 
-    def over(self, request_id: int, status: str) -> None:
-        """A request is finished, aborted or failed."""
+    def over(self, request_id: int, whole: bool) -> None:
+        """A request is at its end; whole: all of its prompt's cache is at the decoding node."""
 
     def lost(self, peer: int) -> None:
         """A prefill node is gone."""
@@ -200,7 +200,9 @@ class DecodeRole:
 
     def _end(self, serving: _Serving, status: str) -> None:
         self._node.finish(serving.request_id, status)
-        self._front.over(serving.request_id, status)
+        slot = serving.slot
+        whole = slot is not None and status == "finished" and self._node.complete(slot)
+        self._front.over(serving.request_id, whole)
 
     def _release(self, serving: _Serving) -> None:
         """Tell the prefill node, once, that it is not needed any more."""

@@ -118,14 +118,14 @@ class Router:
             request.prefix, request.prefix_tokens, request.prompt_tokens
         )
 
-    def over(self, request_id: int, status: str) -> None:
-        """A request is finished, aborted or failed."""
+    def over(self, request_id: int, whole: bool) -> None:
+        """A request is at its end; whole: all of its prompt's cache is at the decoding node."""
         placed = self._placed.pop(request_id)
         self.num_over += 1
         self._leave_prefill(placed)
         request = placed.request
         self._decode_loads[placed.node] -= request.prompt_tokens + request.output_tokens
-        if status == "finished":
+        if whole:
             self._decode_caches[placed.node].add(
                 request.prefix, request.prefix_tokens, request.prompt_tokens
             )

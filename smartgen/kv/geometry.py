@@ -81,8 +81,14 @@ class Geometry:
         return _bounds(self, num_tokens)
 
     def is_held(self, num_tokens: int, held_tokens: int) -> NDArray[np.bool_]:
-        """Whether each block lies whole within the first held_tokens of a prompt, [L * M]."""
-        return np.reshape(self.bounds(num_tokens)[:, 1:] <= held_tokens, -1)
+        """Whether each block lies whole within the first held_tokens of a prompt, [L * M].
+
+        What a layer with a window caches of a prompt is its end, of no use to a longer one.
+        """
+        held = self.bounds(num_tokens)[:, 1:] <= held_tokens
+        if self.window_only and self.windows is not None:
+            held = held & np.array([[window is None] for window in self.windows])
+        return np.reshape(held, -1)
 
     def sizes(self, num_tokens: int) -> Int:
         """Entries of every block by its id (layer * M + block), [L * M]; they add up to entries."""

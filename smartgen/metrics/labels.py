@@ -6,7 +6,7 @@ from typing import Any
 
 from smartgen.metrics.store import Run
 
-_BESIDE_THE_POINT = ("figures", "hydra", "plot", "record", "rerun")
+_BESIDE_THE_POINT = ("figures", "hydra", "plot", "record", "rerun", "results_dir", "targets")
 """Sections that change what is kept or drawn, not what happens."""
 
 
@@ -25,6 +25,8 @@ def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
         if key == "policy.name" or not _varies(flat, key, None if key == name else name):
             continue
         found[key.removesuffix(".name")] = [values.get(key) for values in flat]
+    if found.get("seed") == found.get("workload.seed"):  # the one follows the other
+        found.pop("workload.seed", None)
     return found
 
 

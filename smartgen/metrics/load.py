@@ -1,5 +1,6 @@
 """How loaded the machines were, and whether the run says more about them than about the scheme."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ Shares = dict[str, float | None]
 SATURATED_RATIO = 0.95
 GROWTH_RATIO = 0.2
 """Of the requests that arrive meanwhile, so many left waiting are a queue that grows."""
+
+WAITS_RATIO, FEWEST_WAITS = 0.02, 10
+"""A wait that grows by so much of the time that passes is one, too; seen in so many at least."""
 
 
 class Steps:
@@ -206,7 +210,29 @@ class Load:
         centre_s, quarter_s = (edges_s[1] + edges_s[2]) / 2, edges_s[1] - start_s
         arrivals = floats(self._tables.requests, "arrival_s")
         came = np.count_nonzero((arrivals > centre_s) & (arrivals <= centre_s + 2 * quarter_s))
-        return bool(came and last - second >= GROWTH_RATIO * came)
+        # by chance alone, so many more may be there
+        if came and last - second >= max(GROWTH_RATIO * came, 2 * math.sqrt(came)):
+            return True
+        return self._waits_grow(edges_s)
+
+    def _waits_grow(self, edges_s: Numbers) -> bool:
+        """Whether requests wait ever longer until they join: a queue that never empties.
+
+        Waits are compared between who arrived in the second and in the last quarter.
+        """
+        arrivals_s, joined_s = (
+            floats(self._tables.requests, name) for name in ("arrival_s", "joined_s")
+        )
+        waits_s = joined_s - arrivals_s
+        quarters = [
+            waits_s[(arrivals_s > low) & (arrivals_s <= high) & ~np.isnan(waits_s)]
+            for low, high in ((edges_s[1], edges_s[2]), (edges_s[3], edges_s[4]))
+        ]
+        if min(map(len, quarters)) < FEWEST_WAITS:
+            return False
+        grown_s = quarters[1].mean() - quarters[0].mean()
+        half_s = edges_s[3] - edges_s[1]
+        return bool(grown_s > WAITS_RATIO * half_s and quarters[1].min() > quarters[0].mean())
 
 
 def requests_in_system(requests: "pa.Table", makespan_s: float) -> Steps:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,17 +39,20 @@ def write_run(
     tables = make_tables(experiment, outcome)
     metrics = summarize(tables, experiment, backend, outcome.makespan_s, outcome.link_busy_s)
     folder = folder.absolute()
-    partial = folder.with_name(f".{folder.name}.partial")
+    partial = folder  # until there is one
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        name = tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".partial")
+        partial = Path(name)
+        partial.chmod(0o755)
         _write(partial, config, provenance, metrics, tables)
         _put(partial, folder)
     except OSError as error:
         reason = error.strerror or str(error)
         raise SmartGenError(f"the run cannot be written to {folder}: {reason}") from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if partial != folder:
+            shutil.rmtree(partial, ignore_errors=True)
     return metrics
 
 

@@ -36,6 +36,7 @@ def summarize(
     requests = {status: statuses.count(status) for status in ("finished", "aborted", "failed")}
     selected = _sum(tables.iterations, "selected_entries")
     load = Load(tables, experiment, makespan_s, link_busy_s or {})
+    prompts = _sum(tables.requests, "prompt_tokens")
     return {
         "schema_version": SCHEMA_VERSION,
         "backend": backend,
@@ -48,6 +49,8 @@ def summarize(
         "on_demand_ratio": _ratio(_sum(tables.iterations, "remote_entries"), selected),
         "bytes": {purpose: _sum(tables.requests, f"{purpose}_bytes") for purpose in PURPOSES},
         "nic_busy_ratio": bytes_ratio(tables.requests, experiment, makespan_s),
+        "cached_ratio": _ratio(_sum(tables.requests, "cached_tokens"), prompts),
+        "held_ratio": _ratio(_sum(tables.requests, "held_tokens"), prompts),
         "output_tokens_per_s": _ratio(tables.tokens.num_rows, makespan_s),
         **_goodness(tables.requests, experiment.targets, load),
         **load.metrics(),
@@ -55,15 +58,20 @@ def summarize(
 
 
 def _goodness(requests: "pa.Table", targets: Targets, load: Load) -> dict[str, float | None]:
-    """Arrivals a second, the share of requests that kept every target, and their product."""
+    """Arrivals a second, the share of requests that kept every target, and how many did a second.
+
+    The latter counts until the last request was over, so it never exceeds what was completed.
+    """
     asked = requests.num_rows
     arrivals = (asked - 1) / load.seconds if load.is_open else None
     attained = _attained(requests, targets)
-    both = arrivals is not None and attained is not None
+    ends_s, first_s = floats(requests, "finish_s"), floats(requests, "arrival_s").min()
+    served_s = 0.0 if np.isnan(ends_s).all() else float(np.nanmax(ends_s) - first_s)
+    counts = load.is_open and attained is not None and served_s > 0
     return {
         "arrivals_per_s": arrivals,
         "attained_ratio": attained,
-        "goodput_per_s": arrivals * attained if both else None,  # type: ignore[operator]
+        "goodput_per_s": attained * asked / served_s if counts else None,
     }
 
 

@@ -23,7 +23,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     edges_s = np.linspace(0.0, end_s, _BINS + 1)
     panels = {"in the system": _in_system, "in batches": _in_batches}
     if all(run.transfers is not None for run in runs):
-        panels["received (Gbps)"] = _received
+        panels["received in all (Gbps)"] = _received
     with canvas(path, PAGE_INCHES, 0.4 + 1.2 * len(panels)) as figure:
         grid = figure.subplots(len(panels), 1, sharex=True)
         for axes, (name, steps) in zip(grid, panels.items(), strict=True):

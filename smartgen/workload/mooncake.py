@@ -64,7 +64,7 @@ def _row(where: str, number: int, text: str) -> Row:
 def _nanoseconds(name: str, value: Any) -> int:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= _LATEST_MS:
-        raise SmartGenError(f"{name}={value!r} must be milliseconds, zero or more")
+        raise SmartGenError(f"{name}={value!r} must be milliseconds, from 0 to {_LATEST_MS:.0f}")
     milliseconds: float = value
     whole = int(milliseconds)  # apart from the rest, which a float of a large time has no room for
     return whole * 1_000_000 + round((milliseconds - whole) * 1e6)

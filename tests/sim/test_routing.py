@@ -213,10 +213,10 @@ def test_what_a_decoding_node_holds_is_not_sent_again(tiny_nodes, ask, world, rt
 @pytest.mark.parametrize("rtt_us", [0, 2000])
 def test_who_is_held_whole_needs_its_prefill_node_until_it_joins(tiny_nodes, ask, world, rtt_us):
     """All its pushes are of nothing, and land at one instant behind another's bytes."""
-    given = [(0.0, 64, SHARED), (0.5, 300, (), 1), (0.51, 64, SHARED)]
+    given = [(0.0, 64, SHARED, 16), (1.5, 300, (), 1), (1.51, 64, SHARED)]
     experiment = ask(tiny_nodes("network.gbps=0.002", f"network.rtt_us={rtt_us}"), prefixed(given))
     rows = run(world, experiment).requests
-    assert rows[0].finish_s < 0.5
+    assert rows[0].all_delivered_s < rows[0].finish_s < 1.5
     assert (rows[2].held_tokens, rows[2].total_blocks) == (64, 0)
     assert rows[2].plan_delivered_s == rows[1].plan_delivered_s > rows[2].first_token_s + 0.105
     assert rows[2].joined_s == rows[2].plan_delivered_s
@@ -224,7 +224,7 @@ def test_who_is_held_whole_needs_its_prefill_node_until_it_joins(tiny_nodes, ask
 
 
 def test_what_is_held_is_neither_fetched_nor_pushed_later(tiny_nodes, ask, world):
-    given = [(0.0, 64, SHARED), (0.6, 96, (*SHARED, 8, 9))]
+    given = [(0.0, 64, SHARED, 16), (1.5, 96, (*SHARED, 8, 9))]
     experiment = ask(tiny_nodes("policy=smartgen", "network.gbps=0.002"), prefixed(given))
     merged = run(world, experiment)
     row = merged.requests[1]
@@ -232,6 +232,15 @@ def test_what_is_held_is_neither_fetched_nor_pushed_later(tiny_nodes, ask, world
     assert row.planned_blocks == min(2 * BLOCKS, 192 - 21 * LAYERS)
     assert row.proactive_bytes + (row.speculative_bytes or 0) == 33 * LAYERS * ENTRY
     assert not row.on_demand_bytes
+
+
+@pytest.mark.parametrize(("output", "held"), [(3, 0), (16, 64)])
+def test_only_what_came_whole_leaves_its_prefix_behind(tiny_nodes, ask, world, output, held):
+    given = [(0.0, 64, SHARED, output), (1.5, 96, (*SHARED, 8, 9))]
+    experiment = ask(tiny_nodes("policy=smartgen", "network.gbps=0.002"), prefixed(given))
+    rows = run(world, experiment).requests
+    assert (rows[0].all_delivered_s is not None and rows[0].all_delivered_s < 1.5) == (held > 0)
+    assert (rows[1].cached_tokens, rows[1].held_tokens) == (64, held)
 
 
 def test_without_room_for_prefixes_everything_is_computed_and_sent(tiny_nodes, ask, world):

@@ -31,7 +31,9 @@ def slot_of(experiment, number, tokens):
 
 @pytest.mark.parametrize(("cached", "new"), [(0, 10), (0, 300), (50, 100), (64, 5), (500, 100)])
 def test_prefill_attends_no_more_than_the_window(tiny, cached, new):
-    cost = tiny(*WINDOWED, "gpu.attention_tflops=0.001", "gpu.prefill_ms=0").cost
+    cost = tiny(
+        *WINDOWED, "gpu.attention_tflops=0.001", "gpu.prefill_ms=0", "gpu.weights_efficiency=1e9"
+    ).cost
     positions = cached + (np.arange(100 * new) + 0.5) / 100  # an integral, as for full attention
     pairs = 5 * np.minimum(positions, 64).sum() / 100 + positions.sum() / 100
     matmul = 2 * 6 * (256 * 16 * (4 + 2 + 2 + 4) + 3 * 256 * 512) * new
@@ -120,3 +122,23 @@ def test_windows_alone_are_transferred_if_asked_to(tiny):
         whole.budget.metadata_s(requests) * entries / whole_entries
     )
     assert only.budget.planned_blocks(requests) > whole.budget.planned_blocks(requests)
+
+
+def test_a_prefill_of_few_tokens_takes_as_long_as_reading_the_weights_they_use(build):
+    for model in ("qwen3_14b", "qwen3_30b_a3b"):
+        cost = build(f"model={model}").cost
+        layers = cost.model.num_hidden_layers
+        for new in (1, 8):
+            read_s = layers * cost.project_s + cost.feed_forward_s(new).sum()
+            assert cost.prefill_s(4000, 4000 - new) > read_s + cost.gpu.prefill_ms * 1e-3
+            assert cost.prefill_s(new, 0) == pytest.approx(
+                read_s + cost.gpu.prefill_ms * 1e-3, rel=1e-3
+            )
+        matmul_s = 2 * cost.model.active_linear_params * 8000 / (cost.gpu.matmul_tflops * 1e12)
+        assert cost.prefill_s(8000, 0) > matmul_s
+
+
+def test_layers_that_keep_a_window_hold_nothing_for_a_longer_prompt(tiny):
+    geometry = tiny(*WINDOWED, "model.window_only=true").geometry
+    held = geometry.is_held(301, 200).reshape(6, -1)
+    assert not held[:5].any() and held[5].sum() == (geometry.bounds(301)[5, 1:] <= 200).sum() > 0

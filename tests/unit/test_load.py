@@ -176,7 +176,11 @@ def steady(service_s: float, prefill_share: float = 0.5) -> dict[str, Any]:
         free_s = start_s + service_s
         rows.append(
             served(
-                number, start_s, first_token_s=start_s + service_s * prefill_share, finish_s=free_s
+                number,
+                start_s,
+                first_token_s=start_s + service_s * prefill_share,
+                joined_s=start_s + service_s * prefill_share,
+                finish_s=free_s,
             )
         )
     return metrics_of(experiment(arrivals_s), rows, makespan_s=free_s)
@@ -184,7 +188,7 @@ def steady(service_s: float, prefill_share: float = 0.5) -> dict[str, Any]:
 
 def test_a_queue_that_grows_is_saturation() -> None:
     assert steady(0.9)["saturated_by"] == []
-    assert steady(1.2)["saturated_by"] == []  # a sixth more than is served
+    assert steady(1.2)["saturated_by"] == ["growth"]  # waits grow, though few are left waiting
     assert steady(1.3)["saturated_by"] == ["growth"]
     assert steady(2.0, 1.0)["saturated_by"] == ["gpu.prefill0", "growth"]
 
@@ -212,7 +216,7 @@ def test_goodput_counts_finished_requests_that_kept_every_target() -> None:
     metrics = metrics_of(asked, rows)  # a TTFT of 1 and of 2; too few tokens for TBT
     assert metrics["attained_ratio"] == 0.5
     assert metrics["arrivals_per_s"] == pytest.approx(0.1)
-    assert metrics["goodput_per_s"] == pytest.approx(0.05)
+    assert metrics["goodput_per_s"] == pytest.approx(1 / 14)  # the last one ends at 14
     rows[0].status = "failed"
     assert metrics_of(asked, rows)["attained_ratio"] == 0.0
     assert metrics_of(*two())["attained_ratio"] is None

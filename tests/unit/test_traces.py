@@ -180,7 +180,7 @@ def test_the_traces_that_ship_have_forty_rows_each():
         (row().encode() + b"\xff\xfe\n", "line 2: must be UTF-8 text"),
         (bytes(range(256)), r"line 1: '.x00.* must be a JSON object"),
         ('\n{"timestamp": 1}\n', "line 2: input_length is missing; a row has timestamp, "),
-        (row(-1), "line 1: timestamp=-1 must be milliseconds, zero or more"),
+        (row(-1), "line 1: timestamp=-1 must be milliseconds, from 0 to"),
         (row("NaN"), "line 1: timestamp=nan must be milliseconds"),
         (row("Infinity"), "line 1: timestamp=inf must be milliseconds"),
         (row(1e300), r"line 1: timestamp=1e\+300 must be milliseconds"),
