@@ -225,18 +225,15 @@ class FoldedDecodeNode(SimDecodeNode):
         row = self.recorder.request(slot.request.request_id)
         landings, lands_s = slot.landings, sent.end_s + self._one_way_s
         if sent.blocks is not None:
-            self.landed_bytes[Purpose.SPECULATIVE] += sent.data_bytes
-            slot.num_undelivered -= len(sent.blocks)
+            self.note_speculative(slot, sent.data_bytes, len(sent.blocks), lands_s)
             row.add_bytes(Purpose.SPECULATIVE, sent.data_bytes)
         else:
             assert isinstance(landings, ForeseenLandings)
             landings.land_in_order(sent.key[2])
+            self.note_planned(slot, lands_s)
             if not landings.num_in_flight:
-                row.plan_delivered_s = lands_s
                 row.proactive_bytes = sum(round(push.data_bytes) for push in landings.pushes)
                 row.metadata_bytes = landings.metadata_bytes
-        if not slot.num_undelivered + landings.num_in_flight:
-            row.all_delivered_s = lands_s
 
     def _report_reply(self, fetch: Fetch, num_bytes: float) -> None:
         self.landed_bytes[Purpose.ON_DEMAND] += num_bytes
@@ -294,7 +291,7 @@ class FoldedStep(SimStep):
         assert self._acts is not None
         self.restart()
         self.end_s = self._runtime.run_ahead(self._acts(), self._undo, self.start_s)
-        self._node.ledger.announced_s = float("inf")
+        self._node.ledger.announced_s = INFINITY
         self._runtime.call_at(self.end_s, self._end)
 
     def _end(self, when_s: float) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from smartgen.cost import Flow
-from smartgen.cost.shaper import Land, Posted, Posting
+from smartgen.cost.shaper import Land, Posted, Posting, alone
+from smartgen.cost.wire import whole_pieces
 from smartgen.engine.messages import Fetch
 from smartgen.kv.geometry import Int
 from smartgen.metrics.records import ActRow, Decision, Recorder
@@ -107,7 +108,7 @@ class Sent:
             return 0
         rate = self.size / (self.end_s - self.started_s)
         left = max(0.0, self.size - rate * (sent_s - self.started_s))
-        return int((1 - left / self.size) * len(self.blocks) + 1e-6)
+        return whole_pieces(left, self.size, len(self.blocks))
 
     def posting(self) -> Posting[Write]:
         """The same as any other posting that has landed."""
@@ -146,9 +147,7 @@ class Ledgers:
 
     def alone(self, flow: Posted) -> list[tuple[str, float, float]]:
         """When a flow was posted on each of its links, and for how long it keeps it busy."""
-        posted_s = flow.posted_s + self._one_way_s
-        links = (flow.source, flow.destination)
-        return [(link, posted_s, flow.size / self._rates[link]) for link in links]
+        return alone(flow, self._rates, self._one_way_s)
 
 
 class DirectChannel(LocalChannel):

@@ -1,6 +1,6 @@
 """Drives a Wire with whatever clock it is given: simulated timeouts or an event loop's timers."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeAlias, TypeVar
@@ -17,6 +17,17 @@ class Posted(Protocol):
     destination: str
     size: float
     posted_s: float
+
+
+def alone(
+    flow: Posted, rates: Mapping[str, float], one_way_s: float
+) -> list[tuple[str, float, float]]:
+    """For each of a flow's links: when it was posted, and how long it keeps the link busy.
+
+    Posting times are those after which it could have landed: one way is added.
+    """
+    posted_s, links = flow.posted_s + one_way_s, (flow.source, flow.destination)
+    return [(link, posted_s, flow.size / rates[link]) for link in links]
 
 
 class Clock(Protocol):
@@ -110,9 +121,7 @@ class Shaper(Generic[Write]):
 
         Posting times are those after which it could have landed: one way is added.
         """
-        posted_s = flow.posted_s + self._one_way_s
-        links = (flow.source, flow.destination)
-        return [(link, posted_s, self._wire.seconds(link, flow.size)) for link in links]
+        return alone(flow, self._wire.rates, self._one_way_s)
 
     def _arm(self) -> None:
         if self._wire.next_end_s < self._armed_s:

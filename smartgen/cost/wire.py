@@ -44,11 +44,6 @@ class Flow:
     def __lt__(self, other: "Flow") -> bool:
         return (self._rank, self.posted_s, self.key) < (other._rank, other.posted_s, other.key)
 
-    def move(self, start_s: float, end_s: float, bytes_per_s: float) -> None:
-        """Move at one rate from start to end."""
-        self.started_s = self._since_s = start_s
-        self.end_s, self._remaining, self._rate = end_s, self.size, bytes_per_s
-
     def remaining(self, now: float) -> float:
         """Wire bytes not yet delivered at now, which must not lie before the last change."""
         return max(0.0, self._remaining - self._rate * (now - self._since_s))
@@ -63,8 +58,13 @@ class Flow:
         sent_s = now - one_way_s
         if self.size == 0 or sent_s < self._since_s:
             return 0
-        # a piece that lands at this very instant counts, whatever the last bit says
-        return int((1 - self.remaining(sent_s) / self.size) * self.pieces + 1e-6)
+        return whole_pieces(self.remaining(sent_s), self.size, self.pieces)
+
+
+def whole_pieces(left: float, size: float, pieces: int) -> int:
+    """Pieces that have arrived in full while left of size wire bytes have not."""
+    # a piece that lands at this very instant counts, whatever the last bit says
+    return int((1 - left / size) * pieces + 1e-6)
 
 
 class Wire:
@@ -75,7 +75,8 @@ class Wire:
 
     def __init__(self, discipline: str, rates: Mapping[str, float]) -> None:
         self._discipline = discipline
-        self._rates = dict(rates)
+        self.rates = dict(rates)
+        """Bytes per second of every link, by name."""
         self._queues: dict[tuple[str, str], list[Flow]] = {}
         self._active: list[Flow] = []
         self._full: set[str] = set()  # in order: receivers at which nothing more could move
@@ -103,8 +104,8 @@ class Wire:
         """Note new links, and whether a sender could ever be slower than all receivers together."""
         self._senders.add(flow.source)
         self._receivers.add(flow.destination)
-        slowest = min(self._rates[link] for link in self._senders)
-        self._senders_never_limit = slowest >= sum(self._rates[link] for link in self._receivers)
+        slowest = min(self.rates[link] for link in self._senders)
+        self._senders_never_limit = slowest >= sum(self.rates[link] for link in self._receivers)
 
     def advance(self, now: float, posted_before_s: float = INFINITY) -> list[Flow]:
         """Let time pass; return the flows that ended, in order of their end.
@@ -136,10 +137,6 @@ class Wire:
         self._replan(now)
         return dropped
 
-    def seconds(self, link: str, size: float) -> float:
-        """How long so many bytes would keep a link busy alone."""
-        return size / self._rates[link]
-
     def _queue_of(self, flow: Flow) -> tuple[str, str]:
         if self._discipline == "queue_pair":
             return flow.destination, flow.queue_pair
@@ -169,14 +166,14 @@ class Wire:
         open_links = {queue[0].destination for queue in queues}
         if self._senders_never_limit:
             self._full = open_links
-            return [(queue[0], self._rates[queue[0].destination]) for queue in queues]
+            return [(queue[0], self.rates[queue[0].destination]) for queue in queues]
         left: dict[str, float] = {}
         self._full = set()
         served: list[tuple[Flow, float]] = []
         for flow in merge(*queues):
             receiver, sender = flow.destination, flow.source
-            receiver_left = left.get(receiver, self._rates[receiver])
-            sender_left = left.get(sender, self._rates[sender])
+            receiver_left = left.get(receiver, self.rates[receiver])
+            sender_left = left.get(sender, self.rates[sender])
             rate = min(receiver_left, sender_left)
             if rate > 0:
                 served.append((flow, rate))
@@ -190,9 +187,9 @@ class Wire:
     def _share(self, flows: list[Flow]) -> list[float]:
         """Max-min fair rates: the most loaded link fixes its flows, and the rest share on."""
         if len(flows) == 1:
-            return [min(self._rates[flows[0].source], self._rates[flows[0].destination])]
+            return [min(self.rates[flows[0].source], self.rates[flows[0].destination])]
         rates = [0.0] * len(flows)
-        left = dict(self._rates)
+        left = dict(self.rates)
         open_flows = set(range(len(flows)))
         while open_flows:
             users: dict[str, list[int]] = {}

@@ -152,18 +152,30 @@ class TimedDecodeNode(Generic[S]):
             self.store_rows(write)
             self.replied(posting)
             return
-        row = self.recorder.request(slot.request.request_id)
         if parcel.purpose == Purpose.PROACTIVE:
             assert parcel.layer is not None
             self.store(slot, write, write.blocks)
             slot.landings.land(parcel.layer)
-            if not slot.landings.num_in_flight:
-                row.plan_delivered_s = now
+            self.note_planned(slot, now)
         else:
-            self.landed_bytes[Purpose.SPECULATIVE] += parcel.data_bytes
-            slot.num_undelivered -= parcel.num_blocks
+            self.note_speculative(slot, parcel.data_bytes, parcel.num_blocks, now)
+
+    def note_planned(self, slot: S, landed_s: float) -> None:
+        """A planned push has landed, and the landings know."""
+        if not slot.landings.num_in_flight:
+            row = self.recorder.request(slot.request.request_id)
+            row.plan_delivered_s = landed_s
+            self._note_all(slot, landed_s)
+
+    def note_speculative(self, slot: S, num_bytes: float, num_blocks: int, landed_s: float) -> None:
+        """A speculative push has landed whole."""
+        self.landed_bytes[Purpose.SPECULATIVE] += num_bytes
+        slot.num_undelivered -= num_blocks
+        self._note_all(slot, landed_s)
+
+    def _note_all(self, slot: S, landed_s: float) -> None:
         if not slot.num_undelivered + slot.landings.num_in_flight:
-            row.all_delivered_s = now
+            self.recorder.request(slot.request.request_id).all_delivered_s = landed_s
 
     def replied(self, posting: Posting[Write]) -> None:
         """A reply is here."""
