@@ -31,6 +31,7 @@ usage: smartgen [KEY=VALUE ...]              run one experiment, print a table, 
        smartgen experiment=NAME ...          a named experiment (may be a sweep)
        smartgen plot KIND RUN... [-o FILE]   draw runs, or the runs of a sweep, over each other
        smartgen timeline RUN [-o FILE]       a timeline for ui.perfetto.dev (record.transfers=true)
+       smartgen fit                          constants fitted to claims of the paper (minutes)
        smartgen --cfg job                    show the composed configuration
        smartgen --config-dir DIR ...         add schemes, models and cards of your own
        smartgen --version
@@ -85,6 +86,10 @@ def _dispatch(arguments: list[str]) -> None:
         _plot(arguments[1:])
     elif arguments and arguments[0] == "timeline":
         _timeline(arguments[1:])
+    elif arguments and arguments[0] == "fit":
+        from smartgen.claims import command
+
+        command.run(arguments[1:])
     elif arguments and arguments[0].isidentifier():
         raise SmartGenError(
             f"{arguments[0]!r} is neither a subcommand (plot, timeline, help) nor key=value; "

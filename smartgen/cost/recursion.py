@@ -47,11 +47,14 @@ class ClosedResult:
     """Times in seconds since arrival. first_token_s of each request; iteration_end_s of all.
 
     tail_s: what is left of the planned pushes when the last first token is made.
+    iterations_to_whole: at the end of so many every block had landed (0: all were planned); null
+    if that never was.
     """
 
     first_token_s: list[float]
     tail_s: float
     iteration_end_s: list[float] = field(default_factory=list)
+    iterations_to_whole: int | None = None
 
     @property
     def ttst_s(self) -> float:
@@ -132,9 +135,18 @@ class _Recursion:
         start_s += batch.cost.admit_s(self._batch_bytes(), policy.codec)
         start_s = max(start_s, self.done_s[0])  # the first layer comes with the handover
         for step in range(1, max(request.output_tokens for request in batch.requests)):
+            if result.iterations_to_whole is None and self._is_whole(start_s):
+                result.iterations_to_whole = step - 1
             start_s = self._iteration(start_s, step)
             result.iteration_end_s.append(start_s)
+        if result.iterations_to_whole is None and self._is_whole(start_s):
+            result.iterations_to_whole = len(result.iteration_end_s)
         return result
+
+    def _is_whole(self, now: float) -> bool:
+        """Whether nothing is left to push or still on its way."""
+        posted = all(n == len(p.order) for n, p in zip(self.posted, self.batch.plans, strict=True))
+        return posted and all(end_s <= now - self.one_way_s for _, end_s, _, _ in self.flying)
 
     # -- prefill
 

@@ -1,0 +1,161 @@
+"""smartgen fit: constants from the claims of the set "fit", and sets that fit equally well.
+
+Each start and each chain is kept in results/fit as soon as it is done, so that the same command
+continues where it was interrupted.
+"""
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from smartgen.claims.claims import Score
+from smartgen.claims.constants import fitted_constants
+from smartgen.claims.fit import Optimum, Problem, descend, equally_good, problem
+from smartgen.claims.measures import MEASURES
+from smartgen.errors import SmartGenError
+from smartgen.progress import Screen
+from smartgen.provenance import source_digest
+
+STARTS, CHAINS, DRAWS, KEPT = 8, 4, 150, 12
+"""Starts of the descent; chains of draws at its end, their length, how many of each are kept."""
+
+SETS = Path(__file__).with_name("sets.csv")
+"""The best set (its first row) and sets that fit equally well."""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Fit, print, and write sets.csv: into results/fit, or into the package with --write."""
+    if set(arguments) - {"--write"}:
+        raise SmartGenError(f"fit knows --write, not {' '.join(arguments)}")
+    folder = Path("results/fit")
+    folder.mkdir(parents=True, exist_ok=True)
+    screen, of = Screen(sys.stderr), problem()
+    found = kept(folder, "start", range(STARTS), lambda seed: _start(of, seed), screen)
+    best = min(found, key=lambda one: float(one["cost"]))
+    optimum = Optimum(np.array(best["logs"]), best["cost"], np.array(best["jacobian"]))
+    chains = kept(folder, "chain", range(CHAINS), lambda seed: _chain(of, optimum, seed), screen)
+    rows = [
+        (optimum.logs.tolist(), float(optimum.cost)),
+        *(row for c in chains for row in c["sets"]),
+    ]
+    _print_constants(of, rows, [float(one["cost"]) for one in found])
+    _print_claims(of, optimum)
+    path = SETS if arguments else folder / SETS.name
+    write_sets(path, rows)
+    sys.stdout.write(
+        f"\nsets: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}\n"
+    )
+
+
+def kept(
+    folder: Path,
+    name: str,
+    seeds: Iterable[int],
+    act: Callable[[int], dict[str, Any]],
+    screen: Screen,
+) -> list[dict[str, Any]]:
+    """What an act gives for each seed: read if this source gave it before, else made and kept."""
+    from joblib import Parallel, delayed
+
+    digest = _digest()
+    paths = {seed: folder / f"{name}-{seed}-{digest}.json" for seed in seeds}
+    missing = [seed for seed, path in paths.items() if not path.is_file()]
+
+    def one(seed: int) -> int:
+        partial = paths[seed].with_suffix(".partial")
+        partial.write_text(json.dumps(act(seed)), encoding="utf-8")
+        partial.replace(paths[seed])
+        return seed
+
+    workers = Parallel(n_jobs=-1, return_as="generator_unordered")
+    for number, seed in enumerate(workers(delayed(one)(seed) for seed in missing), start=1):
+        cost = json.loads(paths[seed].read_text(encoding="utf-8"))["cost"]
+        screen.say(f"[{number}/{len(missing)}] {name} {seed}: cost {cost:.3f}")
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths.values()]
+
+
+def _digest() -> str:
+    """Of the program and of what the fit reads."""
+    import hashlib
+
+    told = source_digest()
+    for name in ("claims.csv", "constants.csv"):
+        told += Path(__file__).with_name(name).read_text(encoding="utf-8")
+    conf = Path(__file__).parents[1] / "conf"
+    for root, _, files in sorted(os.walk(conf, followlinks=True)):
+        told += "".join(
+            Path(root, f).read_text("utf-8") for f in sorted(files) if f.endswith("yaml")
+        )
+    return hashlib.sha256(told.encode()).hexdigest()[:8]
+
+
+def _start(of: Problem, seed: int) -> dict[str, Any]:
+    found = descend(of, seed)
+    return {"logs": found.logs.tolist(), "cost": found.cost, "jacobian": found.jacobian.tolist()}
+
+
+def _chain(of: Problem, best: Optimum, seed: int) -> dict[str, Any]:
+    draws = list(equally_good(of, best, DRAWS, seed))
+    every = DRAWS // KEPT
+    thinned = [(logs.tolist(), cost) for logs, cost in draws[every - 1 :: every]][:KEPT]
+    return {"sets": thinned, "cost": min(cost for _, cost in thinned)}
+
+
+# -- sets.csv
+
+
+def write_sets(path: Path, rows: Iterable[tuple[Sequence[float], float]]) -> None:
+    """A row a set: its cost, then the fitted constants; whole or not at all."""
+    partial = path.with_suffix(".partial")
+    with partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["cost", *(constant.name for constant in fitted_constants())])
+        for logs, cost in rows:
+            writer.writerow([f"{cost:.4f}", *(f"{np.exp(x):.6g}" for x in logs)])
+    partial.replace(path)
+
+
+def read_sets(path: Path = SETS) -> list[dict[str, float]]:
+    """Constants by name, of the best set and of the others."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+    return [{key: value for key, value in row.items() if key != "cost"} for row in rows]
+
+
+# -- what is printed
+
+
+def _print_constants(
+    of: Problem, rows: Sequence[tuple[Sequence[float], float]], costs: Sequence[float]
+) -> None:
+    values = np.exp(np.array([logs for logs, _ in rows]))
+    low, high = np.percentile(values[1:], (5, 95), axis=0)
+    line = "{:44} {:>9} {:>9} {:>20}  {}\n"
+    sys.stdout.write(line.format("constant", "guess", "best", "5 to 95 % of sets", "unit"))
+    for number, constant in enumerate(of.constants):
+        spread = f"{low[number]:.3g} to {high[number]:.3g}"
+        best = f"{values[0, number]:.4g}"
+        sys.stdout.write(line.format(constant.name, constant.prior, best, spread, constant.unit))
+    told = ", ".join(f"{cost:.3f}" for cost in sorted(costs))
+    sys.stdout.write(f"\ncosts of {len(costs)} starts: {told}\n\n")
+
+
+def _print_claims(of: Problem, best: Optimum) -> None:
+    found = of.facts(best.logs)
+    errors = []
+    for claim in of.claims:
+        simulated = MEASURES[claim.id].value(found)
+        error = claim.error(simulated)
+        assert error is not None
+        errors.append(error)
+        sys.stdout.write(
+            f"{claim.id:6} {claim.claimed:>5} {simulated:8.3f} {error:+7.1%}  {claim.claim}\n"
+        )
+    score = Score(tuple(errors))
+    sys.stdout.write(f"{score.within(0.1)} of {len(errors)} fitted claims within 10 %\n")

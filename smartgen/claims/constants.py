@@ -1,0 +1,111 @@
+"""Constants that no table measures: what is guessed of each before the fit, and its range."""
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smartgen.experiment import Experiment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """One number of the cards; keys are all that take its value.
+
+    prior and spread: a guess before the fit, lognormal, spread being the factor of one standard
+    deviation. low and high: the range over which sensitivity is shown.
+    """
+
+    keys: tuple[str, ...]
+    unit: str
+    is_fitted: bool
+    prior: float
+    spread: float | None
+    low: float
+    high: float
+    source: str
+
+    @property
+    def name(self) -> str:
+        """The first of its keys."""
+        return self.keys[0]
+
+    def surprise(self, log_value: float) -> float:
+        """How many standard deviations a value lies from the guess."""
+        assert self.spread is not None
+        return (log_value - math.log(self.prior)) / math.log(self.spread)
+
+
+@lru_cache(maxsize=1)
+def all_constants() -> tuple[Constant, ...]:
+    """Every constant of constants.csv."""
+    path = Path(__file__).with_name("constants.csv")
+    with path.open(newline="", encoding="utf-8") as file:
+        return tuple(
+            Constant(
+                keys=tuple(row["keys"].split()),
+                unit=row["unit"],
+                is_fitted=row["is_fitted"] == "true",
+                prior=float(row["prior"]),
+                spread=float(row["spread"]) if row["spread"] else None,
+                low=float(row["low"]),
+                high=float(row["high"]),
+                source=row["source"],
+            )
+            for row in csv.DictReader(file)
+        )
+
+
+def fitted_constants() -> Sequence[Constant]:
+    """Those that the fit may move."""
+    return [constant for constant in all_constants() if constant.is_fitted]
+
+
+def with_constants(experiment: "Experiment", values: Mapping[str, float]) -> "Experiment":
+    """The same experiment with other values, by the first key of each constant.
+
+    A selector without the key's meaning (no natural ratio, no metadata) keeps what it has.
+    """
+    by_part: dict[str, dict[str, Any]] = {}
+    for constant in all_constants():
+        if constant.name in values:
+            for key in constant.keys:
+                part, _, field = key.partition(".")
+                by_part.setdefault(part, {})[field] = values[constant.name]
+    changed = {
+        part: _changed(getattr(experiment, part), fields) for part, fields in by_part.items()
+    }
+    return replace(experiment, **changed)
+
+
+def _changed(part: Any, fields: Mapping[str, Any]) -> Any:
+    if getattr(part, "name", None) in _UNTOUCHED:
+        return part
+    direct: dict[str, Any] = {}
+    for field, value in fields.items():
+        head, _, rest = field.partition(".")
+        if not rest:
+            direct[head] = value
+            continue
+        inner = direct.get(head, getattr(part, head))
+        if isinstance(inner, Mapping):
+            direct[head] = {**inner, rest: value}
+        else:
+            direct[head] = replace(inner, **{rest: value})
+    return replace(part, **direct)
+
+
+_UNTOUCHED = ("all", "hata", "quest", "unlimited")
+"""Selectors and networks whose constants are not those of the fit."""
+
+
+def value_of(experiment: "Experiment", constant: Constant) -> float:
+    """What a constant is in an experiment."""
+    part: Any = experiment
+    for name in constant.name.split("."):
+        part = part[name] if isinstance(part, Mapping) else getattr(part, name)
+    return float(part)

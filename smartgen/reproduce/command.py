@@ -1,0 +1,95 @@
+"""smartgen reproduce: the paper's evaluation, claimed against simulated, in one folder.
+
+Runs are kept in results/reproduce, so the same command continues where it was interrupted.
+"""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from smartgen.claims.command import read_sets
+from smartgen.claims.facts import Facts, Point, facts_of_run
+from smartgen.claims.measures import MEASURES
+from smartgen.errors import SmartGenError
+from smartgen.metrics.store import read_run
+from smartgen.plot import draw
+from smartgen.progress import Screen
+from smartgen.reproduce import charts, report
+from smartgen.reproduce.analysis import analyse
+from smartgen.reproduce.checks import checks
+from smartgen.reproduce.figures import FIGURES, Figure
+from smartgen.reproduce.marks import marks_of
+from smartgen.reproduce.results import Row, rows_of, score, write_claims
+from smartgen.reproduce.runs import drawn, points_of, run_all
+
+RUNS = Path("results/reproduce")
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Rebuild everything into a folder, results/reference unless -o names another."""
+    target = _target(arguments)
+    begun_s, screen = time.monotonic(), Screen(sys.stderr)
+    nominal = {name: points_of(name) for figure in FIGURES for name in figure.experiments}
+    points = {figure.name: _points(figure, nominal) for figure in FIGURES}
+    folders = run_all(sorted({p for of in points.values() for p in of}), RUNS, screen)
+    found = _facts(folders)
+    checked = checks()
+    analysed = analyse(read_sets(), screen)
+    rows = rows_of(found, {c.claim: c.value for c in checked if c.claim}, analysed.sets)
+    target.mkdir(parents=True, exist_ok=True)
+    for figure in FIGURES:
+        screen.show(f"drawing {figure.name}")
+        runs = [read_run(folders[point]) for point in points[figure.name]]
+        draw(figure.kind, runs, target / figure.name, marks_of(points[figure.name], found))
+    charts.draw_claims(rows, target / "claims")
+    charts.draw_sensitivity(
+        [f"{claim.id}: {claim.claim}" for claim in analysed.held_out],
+        [constant.name for constant, _, _ in analysed.ends],
+        analysed.changes(0),
+        analysed.changes(1),
+        target / "sensitivity",
+    )
+    write_claims(rows, target / "claims.csv")
+    report.write_tables(target, analysed)
+    report.write(target, rows, checked, analysed, {})
+    report.write_manifest(target, sorted(folders))
+    screen.clear()
+    _print(rows, target, time.monotonic() - begun_s)
+
+
+def _target(arguments: Sequence[str]) -> Path:
+    if not arguments:
+        return Path("results/reference")
+    if len(arguments) != 2 or arguments[0] != "-o":
+        raise SmartGenError(f"reproduce knows -o FOLDER, not {' '.join(arguments)}")
+    return Path(arguments[1])
+
+
+def _points(figure: Figure, nominal: Mapping[str, Sequence[Point]]) -> list[Point]:
+    points = [point for name in figure.experiments for point in nominal[name]]
+    return points + drawn(points) if figure.is_banded else points
+
+
+def _facts(folders: Mapping[Point, Path]) -> dict[Point, Facts]:
+    asked = {point for measure in MEASURES.values() for point in measure.points}
+    return {point: facts_of_run(read_run(folders[point])) for point in sorted(asked)}
+
+
+def _print(rows: Sequence[Row], target: Path, seconds: float) -> None:
+    for row in rows:
+        claim, error = row.claim, row.error
+        told = "" if error is None else f"{100 * error:+.1f} %"
+        line = f"{claim.id:6} {claim.claimed:>6} {row.simulated:8.3f} {told:>9}  {row.verdict:12}"
+        sys.stdout.write(f"{line} {claim.set:14} {claim.claim}\n")
+    for name, sets in (("that contradict no other", report.COUNTED), ("held out", ("held_out",))):
+        of = score(rows, sets)
+        sys.stdout.write(
+            f"\nnumeric claims {name}: {len(of.errors)}, within 10 % {of.within(0.1 + 1e-9)}, "
+            f"15 % {of.within(0.15 + 1e-9)}, 20 % {of.within(0.2 + 1e-9)}, "
+            f"median error {100 * of.median:.1f} %"
+        )
+    holding = [row for row in rows if row.error is None]
+    held = sum(not row.is_missed for row in holding)
+    sys.stdout.write(f"\nbounds and orders: {held} of {len(holding)} hold\n")
+    sys.stdout.write(f"\nreport:  {target / 'REPORT.md'} ({seconds:.0f} s)\n")
