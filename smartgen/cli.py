@@ -31,6 +31,7 @@ usage: smartgen [KEY=VALUE ...]              run one experiment, print a table, 
        smartgen experiment=NAME ...          a named experiment (may be a sweep)
        smartgen plot KIND RUN... [-o FILE]   draw runs, or the runs of a sweep, over each other
        smartgen timeline RUN [-o FILE]       a timeline for ui.perfetto.dev (record.transfers=true)
+       smartgen calibrate FILE... [-o CARD]  constants of a card from tables of measurements
        smartgen --cfg job                    show the composed configuration
        smartgen --config-dir DIR ...         add schemes, models and cards of your own
        smartgen --version
@@ -39,6 +40,8 @@ experiments:   {experiment}
 policies:      {policy}
 backends:      {backend}
 models:        {model}
+GPUs:          {gpu}
+hosts:         {host}
 networks:      {network}
 selectors:     {selector}
 selection:     {selection}
@@ -85,10 +88,12 @@ def _dispatch(arguments: list[str]) -> None:
         _plot(arguments[1:])
     elif arguments and arguments[0] == "timeline":
         _timeline(arguments[1:])
+    elif arguments and arguments[0] == "calibrate":
+        _calibrate(arguments[1:])
     elif arguments and arguments[0].isidentifier():
         raise SmartGenError(
-            f"{arguments[0]!r} is neither a subcommand (plot, timeline, help) nor key=value; "
-            "see smartgen --help"
+            f"{arguments[0]!r} is neither a subcommand (plot, timeline, calibrate, help) nor "
+            "key=value; see smartgen --help"
         )
     else:
         _hydra()
@@ -96,10 +101,10 @@ def _dispatch(arguments: list[str]) -> None:
 
 def _usage() -> str:
     conf = Path(__file__).parent / "conf"
-    groups = ("experiment", "policy", "backend", "model", "network", "selector", "selection")
+    groups = ("experiment", "policy", "backend", "model", "gpu", "host", "network")
     options = {
         group: " ".join(sorted(p.stem for p in (conf / group).glob("*.yaml") if p.stem != "base"))
-        for group in (*groups, "workload")
+        for group in (*groups, "selector", "selection", "workload")
     }
     return USAGE.format(**options)
 
@@ -323,6 +328,12 @@ def _timeline(arguments: list[str]) -> None:
     path = output or run.folder / "timeline.json.gz"
     write_timeline(run, path)
     sys.stdout.write(f"timeline: {path} (open it at ui.perfetto.dev)\n")
+
+
+def _calibrate(arguments: list[str]) -> None:
+    from smartgen.calibrate.command import calibrate
+
+    sys.stdout.write(calibrate(*_split_output(arguments)))
 
 
 # -- what is kept
