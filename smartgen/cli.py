@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -31,7 +32,9 @@ usage: smartgen [KEY=VALUE ...]              run one experiment, print a table, 
        smartgen experiment=NAME ...          a named experiment (may be a sweep)
        smartgen plot KIND RUN... [-o FILE]   draw runs, or the runs of a sweep, over each other
        smartgen timeline RUN [-o FILE]       a timeline for ui.perfetto.dev (record.transfers=true)
-       smartgen fit                          constants fitted to claims of the paper (minutes)
+       smartgen calibrate FILE... [-o CARD]  constants of a card from tables of measurements
+       smartgen reproduce [-o FOLDER]        the paper's evaluation, claimed against simulated
+       smartgen fit [-o FILE]                constants fitted to some of the paper's claims
        smartgen --cfg job                    show the composed configuration
        smartgen --config-dir DIR ...         add schemes, models and cards of your own
        smartgen --version
@@ -40,6 +43,8 @@ experiments:   {experiment}
 policies:      {policy}
 backends:      {backend}
 models:        {model}
+GPUs:          {gpu}
+hosts:         {host}
 networks:      {network}
 selectors:     {selector}
 selection:     {selection}
@@ -49,6 +54,16 @@ kinds of plot: ctl bars gaps stalls cdf load rate needs
 Every key and its default: smartgen --cfg job. Results go to results/; the same sweep command
 continues where it was interrupted.
 """
+
+
+LONGER = {
+    "calibrate": "smartgen.calibrate.command",
+    "reproduce": "smartgen.reproduce.command",
+    "fit": "smartgen.claims.command",
+}
+"""Subcommands with a module of their own: its run takes arguments and -o, returns the answer."""
+
+_SUBCOMMANDS = ", ".join(("plot", "timeline", *LONGER, "help"))
 
 
 def main() -> None:
@@ -86,14 +101,13 @@ def _dispatch(arguments: list[str]) -> None:
         _plot(arguments[1:])
     elif arguments and arguments[0] == "timeline":
         _timeline(arguments[1:])
-    elif arguments and arguments[0] == "fit":
-        from smartgen.claims import command
-
-        command.run(arguments[1:])
+    elif arguments and arguments[0] in LONGER:
+        subcommand = import_module(LONGER[arguments[0]])
+        sys.stdout.write(subcommand.run(*_split_output(arguments[1:])))
     elif arguments and arguments[0].isidentifier():
         raise SmartGenError(
-            f"{arguments[0]!r} is neither a subcommand (plot, timeline, help) nor key=value; "
-            "see smartgen --help"
+            f"{arguments[0]!r} is neither a subcommand ({_SUBCOMMANDS}) nor "
+            "key=value; see smartgen --help"
         )
     else:
         _hydra()
@@ -101,10 +115,10 @@ def _dispatch(arguments: list[str]) -> None:
 
 def _usage() -> str:
     conf = Path(__file__).parent / "conf"
-    groups = ("experiment", "policy", "backend", "model", "network", "selector", "selection")
+    groups = ("experiment", "policy", "backend", "model", "gpu", "host", "network")
     options = {
         group: " ".join(sorted(p.stem for p in (conf / group).glob("*.yaml") if p.stem != "base"))
-        for group in (*groups, "workload")
+        for group in (*groups, "selector", "selection", "workload")
     }
     return USAGE.format(**options)
 

@@ -19,8 +19,8 @@ PRESENTATION = ("figures", "results_dir", "hydra")
 """Keys of a configuration that do not change its result."""
 
 
-_TELLS_ONLY = ("cli.py", "launch.py", "progress.py", "sweep.py", "plot")
-"""Modules that start runs, and say or draw what came out."""
+_TELLS_ONLY = ("calibrate", "cli.py", "launch.py", "progress.py", "sweep.py", "plot")
+"""Modules that start runs, say or draw what came out, or make cards."""
 
 
 @cache

@@ -29,10 +29,10 @@ SETS = Path(__file__).with_name("sets.csv")
 """The best set (its first row) and sets that fit equally well."""
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Fit, print, and write sets.csv: into results/fit, or into the package with --write."""
-    if set(arguments) - {"--write"}:
-        raise SmartGenError(f"fit knows --write, not {' '.join(arguments)}")
+def run(arguments: Sequence[str], output: Path | None) -> str:
+    """Fit, write the sets (to results/fit/sets.csv unless told otherwise); what came out."""
+    if arguments:
+        raise SmartGenError(f"fit knows -o FILE, not {' '.join(arguments)}")
     folder = Path("results/fit")
     folder.mkdir(parents=True, exist_ok=True)
     screen, of = Screen(sys.stderr), problem()
@@ -44,13 +44,10 @@ def run(arguments: Sequence[str]) -> None:
         (optimum.logs.tolist(), float(optimum.cost)),
         *(row for c in chains for row in c["sets"]),
     ]
-    _print_constants(of, rows, [float(one["cost"]) for one in found])
-    _print_claims(of, optimum)
-    path = SETS if arguments else folder / SETS.name
+    path = output or folder / SETS.name
     write_sets(path, rows)
-    sys.stdout.write(
-        f"\nsets: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}\n"
-    )
+    told = _constants(of, rows, [float(one["cost"]) for one in found])
+    return f"{told}\n{_claims(of, optimum)}\nsets:    {path}\n"
 
 
 def kept(
@@ -131,31 +128,30 @@ def read_sets(path: Path = SETS) -> list[dict[str, float]]:
 # -- what is printed
 
 
-def _print_constants(
+def _constants(
     of: Problem, rows: Sequence[tuple[Sequence[float], float]], costs: Sequence[float]
-) -> None:
+) -> str:
     values = np.exp(np.array([logs for logs, _ in rows]))
     low, high = np.percentile(values[1:], (5, 95), axis=0)
     line = "{:44} {:>9} {:>9} {:>20}  {}\n"
-    sys.stdout.write(line.format("constant", "guess", "best", "5 to 95 % of sets", "unit"))
+    told = line.format("constant", "guess", "best", "5 to 95 % of sets", "unit")
     for number, constant in enumerate(of.constants):
         spread = f"{low[number]:.3g} to {high[number]:.3g}"
         best = f"{values[0, number]:.4g}"
-        sys.stdout.write(line.format(constant.name, constant.prior, best, spread, constant.unit))
-    told = ", ".join(f"{cost:.3f}" for cost in sorted(costs))
-    sys.stdout.write(f"\ncosts of {len(costs)} starts: {told}\n\n")
+        told += line.format(constant.name, constant.prior, best, spread, constant.unit)
+    ends = ", ".join(f"{cost:.3f}" for cost in sorted(costs))
+    return f"{told}\ncosts of {len(costs)} starts: {ends}\n"
 
 
-def _print_claims(of: Problem, best: Optimum) -> None:
+def _claims(of: Problem, best: Optimum) -> str:
     found = of.facts(best.logs)
-    errors = []
+    errors, told = [], ""
     for claim in of.claims:
         simulated = MEASURES[claim.id].value(found)
         error = claim.error(simulated)
         assert error is not None
         errors.append(error)
-        sys.stdout.write(
-            f"{claim.id:6} {claim.claimed:>5} {simulated:8.3f} {error:+7.1%}  {claim.claim}\n"
-        )
+        line = f"{claim.id:6} {claim.claimed:>5} {simulated:8.3f} {error:+7.1%}  {claim.claim}"
+        told += line + "\n"
     score = Score(tuple(errors))
-    sys.stdout.write(f"{score.within(0.1)} of {len(errors)} fitted claims within 10 %\n")
+    return f"{told}{score.within(0.1)} of {len(errors)} fitted claims within 10 %\n"

@@ -26,9 +26,11 @@ from smartgen.reproduce.runs import drawn, points_of, run_all
 RUNS = Path("results/reproduce")
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Rebuild everything into a folder, results/reference unless -o names another."""
-    target = _target(arguments)
+def run(arguments: Sequence[str], output: Path | None) -> str:
+    """Rebuild everything into a folder, results/reference unless another is named."""
+    if arguments:
+        raise SmartGenError(f"reproduce knows -o FOLDER, not {' '.join(arguments)}")
+    target = output or Path("results/reference")
     begun_s, screen = time.monotonic(), Screen(sys.stderr)
     nominal = {name: points_of(name) for figure in FIGURES for name in figure.experiments}
     points = {figure.name: _points(figure, nominal) for figure in FIGURES}
@@ -55,15 +57,7 @@ def run(arguments: Sequence[str]) -> None:
     report.write(target, rows, checked, analysed, {})
     report.write_manifest(target, sorted(folders))
     screen.clear()
-    _print(rows, target, time.monotonic() - begun_s)
-
-
-def _target(arguments: Sequence[str]) -> Path:
-    if not arguments:
-        return Path("results/reference")
-    if len(arguments) != 2 or arguments[0] != "-o":
-        raise SmartGenError(f"reproduce knows -o FOLDER, not {' '.join(arguments)}")
-    return Path(arguments[1])
+    return f"{_told(rows)}\nreport:  {target / 'REPORT.md'} ({time.monotonic() - begun_s:.0f} s)\n"
 
 
 def _points(figure: Figure, nominal: Mapping[str, Sequence[Point]]) -> list[Point]:
@@ -76,20 +70,18 @@ def _facts(folders: Mapping[Point, Path]) -> dict[Point, Facts]:
     return {point: facts_of_run(read_run(folders[point])) for point in sorted(asked)}
 
 
-def _print(rows: Sequence[Row], target: Path, seconds: float) -> None:
+def _told(rows: Sequence[Row]) -> str:
+    text = ""
     for row in rows:
         claim, error = row.claim, row.error
-        told = "" if error is None else f"{100 * error:+.1f} %"
-        line = f"{claim.id:6} {claim.claimed:>6} {row.simulated:8.3f} {told:>9}  {row.verdict:12}"
-        sys.stdout.write(f"{line} {claim.set:14} {claim.claim}\n")
+        off = "" if error is None else f"{100 * error:+.1f} %"
+        line = f"{claim.id:6} {claim.claimed:>6} {row.simulated:8.3f} {off:>9}  {row.verdict:12}"
+        text += f"{line} {claim.set:14} {claim.claim}\n"
     for name, sets in (("that contradict no other", report.COUNTED), ("held out", ("held_out",))):
         of = score(rows, sets)
-        sys.stdout.write(
-            f"\nnumeric claims {name}: {len(of.errors)}, within 10 % {of.within(0.1 + 1e-9)}, "
-            f"15 % {of.within(0.15 + 1e-9)}, 20 % {of.within(0.2 + 1e-9)}, "
-            f"median error {100 * of.median:.1f} %"
-        )
+        within = [of.within(limit + 1e-9) for limit in (0.1, 0.15, 0.2)]
+        text += f"\nnumeric claims {name}: {len(of.errors)}, within 10 % {within[0]}, "
+        text += f"15 % {within[1]}, 20 % {within[2]}, median error {100 * of.median:.1f} %"
     holding = [row for row in rows if row.error is None]
     held = sum(not row.is_missed for row in holding)
-    sys.stdout.write(f"\nbounds and orders: {held} of {len(holding)} hold\n")
-    sys.stdout.write(f"\nreport:  {target / 'REPORT.md'} ({seconds:.0f} s)\n")
+    return f"{text}\nbounds and orders: {held} of {len(holding)} hold\n"

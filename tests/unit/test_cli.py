@@ -29,7 +29,9 @@ def test_help_is_given_wherever_it_is_asked_for(
     assert answered(capsys, *arguments).startswith("usage: smartgen [KEY=VALUE ...]")
 
 
-@pytest.mark.parametrize("group", ["experiment", "policy", "backend", "model", "network"])
+@pytest.mark.parametrize(
+    "group", ["experiment", "policy", "backend", "model", "gpu", "host", "network"]
+)
 def test_help_lists_every_option(capsys: pytest.CaptureFixture[str], group: str) -> None:
     told = answered(capsys, "--help").split()
     conf = Path(smartgen.__file__).parent / "conf"
