@@ -269,6 +269,8 @@ WRONG = {
     "m,n,k,latency_ms\n1,2,3,-4\n": "t.csv, line 2: latency_ms='-4' must be a positive number",
     "m,n,k,latency_ms\n1,2,3,nan\n": "t.csv, line 2: latency_ms='nan' must be a positive number",
     "m,n,k,latency_ms\n1,2,3,inf\n": "t.csv, line 2: latency_ms='inf' must be a positive number",
+    "m,n,k,latency_ms\n1,2,3,1e300\n": "latency_ms='1e300' must be a positive number",
+    '"' + "m" * 200_000: "is the header of no known table",
     "system,gpu,pcie,direction,bytes,GBps\na,b,c,up,1,2\n": "direction='up' must be h2d or d2h",
     "m,n,k,latency_ms\n1,2,3,4\n": "matmul_tflops is not fitted: none of 1 rows has m >= 1024",
     BW.replace("BW Test", "Bidirectional BW Test"): "t.csv, line 2: a bidirectional test",
@@ -394,6 +396,25 @@ def test_whole_tables_give_a_card_within_the_error_that_it_states(card: str) -> 
 
 @whole_tables
 @pytest.mark.parametrize("card", CARDS)
+def test_the_page_says_of_every_constant_what_the_command_does(card: str) -> None:
+    page = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
+    for one in fitted(*sorted(TABLES.glob(WHOLE[card][0])), **WHOLE[card][1]).values():
+        name = re.escape(card.partition("/")[2])
+        match = re.search(rf"^\| {name}[^|]* \| {one.field} \| (.*)$", page, re.MULTILINE)
+        assert match, one.name
+        cells = match[1].strip("| ").split(" | ")
+        alone = one.value * one.alone.rate / one.law.rate
+        assert cells[1:] == [
+            f"{one.value:.{one.digits}f} of {one.used:,} rows",
+            f"{one.law.overhead_s * 1e6:.0f} us",
+            f"{one.law.median_error * 100:.1f} %",
+            f"{one.law.worst_error * 100:.0f} %",
+            f"{alone:.{one.digits}f}, {one.alone.median_error * 100:.1f} %",
+        ]
+
+
+@whole_tables
+@pytest.mark.parametrize("card", CARDS)
 def test_points_are_rows_of_the_whole_tables(card: str) -> None:
     whole = {
         line
@@ -423,3 +444,20 @@ def test_points_are_chosen_by_a_rule_and_not_by_what_comes_of_them(
     whole = read_table(path)
     chosen = [whole.rows[i] for i in representative(rule, whole)]  # type: ignore[arg-type]
     assert list(read_table(POINTS / f"a100_sxm_{kept}.csv").rows) == chosen
+
+
+LAYER = ((7168, 5120), (5120, 5120), (16384, 5120), (16384, 5120), (5120, 16384))
+"""[n, k] of the GEMMs of a layer like Qwen3-14B's, among the sizes that the tables have."""
+
+
+@whole_tables
+@pytest.mark.parametrize("card", ["gpu/a100_sxm", "gpu/l40s", "gpu/h100", "gpu/h200"])
+def test_a_cards_one_matrix_rate_tells_a_layer_within_9_percent(card: str) -> None:
+    (path,) = TABLES.glob(WHOLE[card][0].replace("_*_bf16", "_gemm_bf16"))
+    rows = read_table(path).rows
+    time_s = {(row["m"], row["n"], row["k"]): float(row["time_s"]) for row in rows}
+    rate = float(line_of(card, "matmul_tflops").split()[1]) * 1e12
+    for m in (1024, 2048, 4096, 8192):
+        measured = sum(time_s[m, n, k] for n, k in LAYER)
+        told = sum(2 * m * n * k for n, k in LAYER) / rate
+        assert told == pytest.approx(measured, rel=0.09), m
