@@ -23,6 +23,14 @@ def network_constants(tables: Sequence[Table], gbps: float | None) -> Findings:
     found = Findings()
     bandwidth = _by_test([table for table in tables if table.kind == "bandwidth"])
     latency = _by_test([table for table in tables if table.kind == "latency"])
+    for tables_of_kind in (bandwidth, latency):
+        tests = [named_test(table) for table in tables_of_kind]
+        found.notes += [
+            f"{table.path.name} is not used: {tables_of_kind[tests.index(test)].path.name} is of "
+            f"{test.upper()}s as well"
+            for i, (table, test) in enumerate(zip(tables_of_kind, tests, strict=True))
+            if tests.index(test) < i
+        ]
     if bandwidth:
         _efficiency(found, bandwidth, gbps)
         _pair(found, bandwidth[0])

@@ -56,7 +56,7 @@ def positive_in(where: str, column: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 < value < float("inf"):
+    if not 1e-18 < value < 1e18:  # beyond, products of a few would not be finite
         raise SmartGenError(f"{where}: {column}={text.strip()!r} must be a positive number")
     return value
 
@@ -219,7 +219,10 @@ def _row(path: Path, number: int, text: str, header: list[str], known: Format) -
 
 
 def _split(text: str) -> list[str]:
-    return next(csv.reader([text]))
+    try:
+        return next(csv.reader([text]))
+    except csv.Error:  # a field without end
+        return text.split(",")
 
 
 def _short(text: str) -> str:
