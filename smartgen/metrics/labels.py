@@ -1,7 +1,7 @@
 """What tells runs apart: the keys in which they differ, and short labels made from them."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from smartgen.metrics.store import Run
@@ -30,13 +30,37 @@ def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
     return found
 
 
-def labels(runs: Sequence[Run]) -> list[str]:
-    """A label for each run: its scheme, then what else tells it from the others."""
+def telling(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """For each run the keys that tell it from others, beside its scheme, with its values.
+
+    What differs only between runs of another scheme, or of another network's name, does not tell.
+    """
     found = differences(runs)
-    texts = []
-    for number, run in enumerate(runs):
-        others = [f"{key.rsplit('.')[-1]}={values[number]}" for key, values in found.items()]
-        texts.append(", ".join([run.label, *others]))
+    flat = [_flat(run) for run in runs]
+    kept: list[dict[str, Any]] = [{} for _ in runs]
+    for key, values in found.items():
+        name = f"{key.split('.')[0]}.name"
+        for number, mine in enumerate(flat):
+            alike = [
+                values[other]
+                for other, theirs in enumerate(flat)
+                if "." not in key or theirs.get(name) == mine.get(name)
+            ]
+            if any(repr(value) != repr(values[number]) for value in alike):
+                kept[number][key] = values[number]
+    return kept
+
+
+def _equation(key: str, value: Any, run: Run) -> str:
+    return f"{key.rsplit('.')[-1]}={value}"
+
+
+def labels(runs: Sequence[Run], say: Callable[[str, Any, Run], str] = _equation) -> list[str]:
+    """A label for each run: its scheme, then what else tells it from the others, as say puts it."""
+    texts = [
+        ", ".join([run.label, *(say(key, value, run) for key, value in keys.items())])
+        for run, keys in zip(runs, telling(runs), strict=True)
+    ]
     counts = Counter(texts)
     return [
         text if counts[text] == 1 else f"{text} ({run.folder.name})"

@@ -1,6 +1,6 @@
 """How much is needed, most often of bandwidth, until enough requests keep their targets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from smartgen.errors import SmartGenError
 from smartgen.metrics.store import Run
-from smartgen.plot.style import COLUMN_INCHES, GUIDE, canvas, legend_above
+from smartgen.plot.style import COLUMN_INCHES, GUIDE, canvas, explain_band, legend_above
 from smartgen.plot.swept import Line, explain_saturated, swept
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     """A line a scheme: the share of requests that kept every target over the swept number.
 
     Where a line comes to stay above WANTED it is marked, and the legend says at which number;
-    between two points it is interpolated linearly. Points of saturated runs are hollow.
+    between two points it is interpolated linearly. Over seeds a line is
+    the mean and a band spans the least and the most. Points of saturated runs are hollow.
     """
     found = swept("needs", runs)
     if any(run.metrics.get("attained_ratio") is None for run in runs):
@@ -38,6 +39,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         for number, line in enumerate(found.lines):
             _draw_line(axes, line, number)
         explain_saturated(axes, runs)
+        explain_band(axes, found.points)
         axes.set_ylim(-4, 106)
         axes.set_xlabel(found.axis)
         axes.set_ylabel("requests that keep targets (%)")
@@ -45,15 +47,19 @@ def draw(runs: Sequence[Run], path: Path) -> None:
 
 
 def _draw_line(axes: "Axes", line: Line, number: int) -> None:
-    share = line.values(lambda metrics: metrics["attained_ratio"])
-    told, at = needed(line.x, share)
-    line.draw(axes, share * 100, line.dashes, f"{line.label}: {told}")
+    told, at = needed(line.x, line.values(_attained))
+    line.draw(axes, _attained, line.dashes, f"{line.label}: {told}", scale=100)
     if at is not None:
         axes.plot([at, at], [-4, WANTED * 100], color=line.color, linewidth=0.7, linestyle=":")
         axes.plot(at, WANTED * 100, color=line.color, marker="|", markersize=9, markeredgewidth=1.5)
         place = (at, 2 + 14 * number % 70)
         offset: dict[str, Any] = {"xytext": (2, 0), "textcoords": "offset points"}
         axes.annotate(f"{at:.3g}", place, color=line.color, fontsize=6.5, **offset)
+
+
+def _attained(metrics: Mapping[str, Any]) -> float | None:
+    share: float | None = metrics["attained_ratio"]
+    return share
 
 
 def needed(

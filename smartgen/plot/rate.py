@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from smartgen.metrics.compare import utilisation
 from smartgen.metrics.store import Run
-from smartgen.plot.style import GUIDE, PAGE_INCHES, canvas, legend_above, log_axis, target_line
+from smartgen.plot.style import (
+    GUIDE,
+    PAGE_INCHES,
+    canvas,
+    explain_band,
+    legend_above,
+    log_axis,
+    target_line,
+)
 from smartgen.plot.swept import Swept, explain_saturated, swept
 
 if TYPE_CHECKING:
@@ -20,9 +28,10 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     """Panels over the swept number: TTFT, TTST, TBT (logarithmic), goodness and utilisation.
 
     A line a scheme, medians solid and 99th percentiles dashed; utilisation has the fullest link
-    solid and the busiest prefill GPU dashed. Points of saturated runs are hollow. Where targets
-    are set they are dotted, and the share of requests that kept them all has a panel, as has their
-    number a second if requests arrived over time.
+    solid and the busiest prefill GPU dashed. Over seeds a line is the mean and a band spans the
+    least and the most. Points of saturated runs are hollow. Where targets are set they are dotted,
+    and the share of requests that kept them all has a panel, as has their number a second if
+    requests arrived over time.
     """
     found = swept("rate", runs)
     panels = _panels(runs)
@@ -33,12 +42,14 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         for axes, panel in zip(grid.flat, panels, strict=False):
             panel(axes, found)
             axes.margins(x=0.04)
+            found.scale_x(axes)
         for axes in grid.flat[len(panels) :]:
             axes.remove()
         for axes in grid.flat[max(0, len(panels) - columns) : len(panels)]:
             axes.set_xlabel(found.axis)
             axes.tick_params(labelbottom=True)
         _explain(grid.flat[0], runs)
+        explain_band(grid.flat[0], found.points)
         legend_above(figure)
 
 
@@ -64,7 +75,7 @@ def _latency(axes: "Axes", found: Swept, name: str, target_s: float | None) -> N
         for percentile, dashes in (("p50", _MEDIAN), ("p99", _TAIL)):
             value = partial(_percentile, name=name, percentile=percentile)
             label = line.label if percentile == "p50" else None
-            line.draw(axes, line.values(value) * scale, dashes, label)
+            line.draw(axes, value, dashes, label, scale)
     log_axis(axes)
     target_line(axes, None if target_s is None else target_s * scale)
     axes.set_ylabel(f"{name.removesuffix('_s').upper()} ({unit}, log)")
@@ -77,15 +88,14 @@ def _percentile(metrics: Mapping[str, Any], name: str, percentile: str) -> float
 
 def _attained(axes: "Axes", found: Swept) -> None:
     for line in found.lines:
-        share = line.values(lambda metrics: metrics.get("attained_ratio"))
-        line.draw(axes, share * 100, _MEDIAN)
+        line.draw(axes, lambda metrics: metrics.get("attained_ratio"), _MEDIAN, scale=100)
     axes.set_ylim(-4, 104)
     axes.set_ylabel("targets kept (%)")
 
 
 def _goodput(axes: "Axes", found: Swept) -> None:
     for line in found.lines:
-        line.draw(axes, line.values(lambda metrics: metrics.get("goodput_per_s")), _MEDIAN)
+        line.draw(axes, lambda metrics: metrics.get("goodput_per_s"), _MEDIAN)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("goodput (1/s)")
 
@@ -94,7 +104,7 @@ def _utilisation(axes: "Axes", found: Swept) -> None:
     for line in found.lines:
         for kind, prefix, dashes in (("nic", "", _MEDIAN), ("gpu", "prefill", _TAIL)):
             value = partial(utilisation, kind=kind, prefix=prefix)
-            line.draw(axes, line.values(value) * 100, dashes)
+            line.draw(axes, value, dashes, scale=100)
     axes.set_ylim(-4, 104)
     axes.set_ylabel("NIC, prefill GPU (%)")
 

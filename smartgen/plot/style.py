@@ -19,6 +19,8 @@ from smartgen.errors import SmartGenError
 from smartgen.metrics.attribution import Shares
 from smartgen.metrics.labels import labels
 from smartgen.metrics.store import Run
+from smartgen.plot.seeds import Point
+from smartgen.plot.words import say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,6 +50,7 @@ SCHEMES = {
     "partial_profile": (VERMILLION, "v"),
     "partial_parallel": (GREEN, "<"),
     "partial_reuse": (YELLOW, ">"),
+    "parallel_reuse": (_mixed(GREEN, YELLOW, 0.55), "8"),
     "hack": (PURPLE, "D"),
     "smartgen": (BLUE, "o"),
     "smartgen_budgeted": (_mixed(BLUE, WHITE, 0.35), "h"),
@@ -125,7 +128,7 @@ def looks(runs: Sequence[Run]) -> list[Look]:
     seen: Counter[str] = Counter()
     scale = _scale(len(runs)) if len(runs) > 2 and len({run.label for run in runs}) == 1 else []
     found = []
-    for run, label in zip(runs, labels(runs), strict=True):
+    for run, label in zip(runs, labels(runs, say), strict=True):
         color, marker = scheme(run.label)
         nth = seen[run.label]
         seen[run.label] += 1
@@ -305,3 +308,16 @@ def marked(number: int, points: int) -> list[int]:
     """
     apart = max(8, points // 12)
     return [0, *range(3 + 2 * number % apart, points, apart)] if points else []
+
+
+def band(axes: "Axes", x: Any, low: Any, high: Any, color: str) -> None:
+    """What lies between the least and the most, with faint edges: bands cover each other."""
+    axes.fill_between(x, low, high, color=color, alpha=0.13, linewidth=0)
+    for edge in (low, high):
+        axes.plot(x, edge, color=color, alpha=0.6, linewidth=0.5, marker="")
+
+
+def explain_band(axes: "Axes", points: Sequence[Point]) -> None:
+    """A legend entry for bands, if there are any."""
+    if any(point.is_many for point in points):
+        axes.fill([], [], color=GUIDE, alpha=0.25, linewidth=0, label="least to most over seeds")

@@ -74,6 +74,60 @@ def test_lengths_that_cannot_be_are_refused(changed, words):
         lengths(**changed)
 
 
+# -- closed batches
+
+
+def batch(**changed):
+    values = {"name": "batch", "requests": 6, "prompt_tokens": 7500, "output_tokens": 64}
+    return Closed(**values | {"cached_ratio": 0.75} | changed)
+
+
+def test_a_batch_without_spread_has_the_lengths_that_were_asked_for_whatever_the_seed():
+    assert batch(seed=3).lengths == [7500] * 6
+    assert batch(requests=2, prompt_tokens=[600, 20], seed=3).lengths == [600, 20]
+
+
+def test_drawn_lengths_of_a_batch_have_the_mean_and_spread_that_were_asked_for():
+    drawn = np.array(batch(requests=MANY, length_cv=0.4).lengths)
+    assert drawn.mean() == pytest.approx(7500, rel=0.01)  # clipping included
+    assert drawn.std() / drawn.mean() == pytest.approx(0.4, rel=0.05)
+    assert drawn.min() >= 1500 and drawn.max() <= 22500
+
+
+def test_a_drawn_length_depends_on_the_seed_and_the_requests_number_only():
+    ours, few = batch(length_cv=0.5, seed=1), batch(requests=3, length_cv=0.5, seed=1)
+    assert few.lengths == ours.lengths[:3]
+    assert ours.lengths != batch(length_cv=0.5, seed=2).lengths
+    assert ours.asked == batch(length_cv=0.5, seed=1).asked
+    doubled = batch(requests=2, prompt_tokens=[7500, 15000], length_cv=0.5, seed=1).lengths
+    assert doubled == [ours.lengths[0], pytest.approx(2 * ours.lengths[1], abs=1)]
+
+
+def test_a_batch_of_single_tokens_can_be_drawn():
+    assert min(batch(prompt_tokens=1, requests=50, length_cv=2.0).lengths) == 1
+
+
+def test_the_seed_of_the_experiment_draws_a_batchs_lengths(build):
+    spread = ("model=tiny", "blocks_per_layer=32", "workload=tiny", "workload.length_cv=0.5")
+    ours, theirs = (build(*spread, f"seed={seed}").requests for seed in (0, 1))
+    assert ours != theirs
+    assert build(*spread, "seed=1", "workload.seed=0").requests == ours
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"length_cv": -0.1}, r"workload.length_cv=-0.1 must be a number in \[0, 10\]"),
+        ({"seed": 0.5}, "workload.seed=0.5 must be an integer of 0 or more"),
+        ({"prompt_tokens": 0}, "workload.prompt_tokens=0 must be an integer of 1 or more"),
+        ({"prompt_tokens": [5, 5]}, "workload.prompt_tokens lists 2 lengths; it must be"),
+    ],
+)
+def test_a_batch_that_cannot_be_is_refused(changed, words):
+    with pytest.raises(SmartGenError, match=words):
+        batch(**{"length_cv": 0.5} | changed)
+
+
 # -- arrivals
 
 
