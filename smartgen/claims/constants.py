@@ -68,7 +68,7 @@ def fitted_constants() -> Sequence[Constant]:
 def with_constants(experiment: "Experiment", values: Mapping[str, float]) -> "Experiment":
     """The same experiment with other values, by the first key of each constant.
 
-    A selector without the key's meaning (no natural ratio, no metadata) keeps what it has.
+    Cards of other machines, networks and selectors keep what is their own.
     """
     by_part: dict[str, dict[str, Any]] = {}
     for constant in all_constants():
@@ -83,10 +83,13 @@ def with_constants(experiment: "Experiment", values: Mapping[str, float]) -> "Ex
 
 
 def _changed(part: Any, fields: Mapping[str, Any]) -> Any:
-    if getattr(part, "name", None) in _UNTOUCHED:
+    name = getattr(part, "name", "")
+    if name in _UNTOUCHED:
         return part
     direct: dict[str, Any] = {}
     for field, value in fields.items():
+        if field in _MACHINE and name not in _TESTBED:
+            continue
         head, _, rest = field.partition(".")
         if not rest:
             direct[head] = value
@@ -99,8 +102,17 @@ def _changed(part: Any, fields: Mapping[str, Any]) -> Any:
     return replace(part, **direct)
 
 
-_UNTOUCHED = ("all", "hata", "quest", "unlimited")
-"""Selectors and networks whose constants are not those of the fit."""
+_UNTOUCHED = ("all", "hata", "quest", "unlimited", "physical 25G")
+"""Selectors and networks whose constants are measured, or are not those of the fit."""
+
+_TESTBED = ("L20", "L20 host")
+_MACHINE = (
+    "load_gbytes_per_s",
+    "dense_load_gbytes_per_s",
+    "weights_efficiency",
+    "attend_efficiency",
+)
+"""Constants that other cards measure, or derive from their own machine."""
 
 
 def value_of(experiment: "Experiment", constant: Constant) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from smartgen.claims.claims import all_claims
 from smartgen.claims.facts import Point
-from smartgen.claims.measures import MEASURES, Found, Growth, Ratio
+from smartgen.claims.measures import MEASURES, Found, Growth, Peak, Ratio
 from smartgen.plot.marks import Mark
 
 
@@ -13,8 +13,8 @@ def marks_of(points: Sequence[Point], found: Found) -> list[Mark]:
     marks = []
     for claim in all_claims():
         measure = MEASURES.get(claim.id)
-        if claim.is_number and isinstance(measure, Ratio | Growth):
+        if claim.is_number and isinstance(measure, Ratio | Growth | Peak):
             point, value = measure.mark(found, claim.value)
             if point in points and set(measure.points) <= set(points):
-                marks.append(Mark(measure.metric, points.index(point), value, claim.id))
+                marks.append(Mark(points.index(point), measure.metric, value, claim.id))
     return marks

@@ -90,7 +90,7 @@ COMMANDS = {
     "network.gbps=[1,": "'network.gbps=[1,' cannot be read",
     "network.gbps='15": "network.gbps='15",
     "network.gbps=15,32": "Ambiguous value for argument 'network.gbps=15,32'",
-    "nonsense": "'nonsense' is neither a subcommand (plot, timeline, calibrate, reproduce, fit, help) nor key=",
+    "nonsense": "'nonsense' is neither a subcommand (plot, timeline, calibrate,",
     "-m network.gpbs=1,2": "did you mean network.gbps?",
     "-m network.gbps=-3,15": "network.gbps=-3 must be a positive number",
     "-m seed=1,2 network.gbps=-3": "network.gbps=-3 must be a positive number",
