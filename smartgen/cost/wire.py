@@ -72,13 +72,6 @@ class Flow:
                 return max(0.0, remaining - rate * (then - since_s))
         return self.size
 
-    def _settle(self, now: float) -> None:
-        """What was delivered until now is."""
-        if self._past is not None:
-            self._past.append((self._since_s, self._remaining, self._rate))
-        self._remaining = max(0.0, self._remaining - self._rate * (now - self._since_s))
-        self._since_s = now
-
 
 def whole_pieces(left: float, size: float, pieces: int) -> int:
     """Pieces that have arrived in full while left of size wire bytes have not."""
@@ -166,7 +159,9 @@ class Wire:
             dropped += [flow for flow in queue if flow.queue_pair in queue_pairs]
             queue[:] = [flow for flow in queue if flow.queue_pair not in queue_pairs]
         for flow in self._active:
-            flow._settle(now)
+            if flow._past is not None:
+                flow._past.append((flow._since_s, flow._remaining, flow._rate))
+            flow._remaining, flow._since_s = flow.remaining(now), now
         self._replan(now)
         return dropped
 
@@ -264,8 +259,9 @@ class Wire:
 def _retime(flow: Flow, now: float, rate: float) -> None:
     if rate == flow._rate:  # untouched flows keep their exact end
         return
-    flow._settle(now)
-    flow._rate = rate
+    if flow._past is not None:
+        flow._past.append((flow._since_s, flow._remaining, flow._rate))
+    flow._remaining, flow._since_s, flow._rate = flow.remaining(now), now, rate
     if rate > 0:
         flow.started_s = min(flow.started_s, now)
         flow.end_s = now + flow._remaining / rate
