@@ -69,6 +69,7 @@ def why_not_folded(experiment: Experiment) -> str | None:
         "prefill hosts may be slower than all decoding nodes together": (
             network.sender_bytes_per_s < receivers
         ),
+        "network.variation": network.variation is not None,
         "cluster.lost_s": bool(cluster.lost_s),
         "cluster.prefill_lease_s": cluster.prefill_lease_s is not None,
         "workload.abort_s": any(request.abort_s is not None for request in experiment.requests),

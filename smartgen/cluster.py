@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from smartgen.cost import Network
+from smartgen.cost.variation import Course, courses
 from smartgen.errors import count, one_of, pairs, positive
 from smartgen.policy.routing import RULES
 
@@ -66,7 +67,12 @@ class Cluster:
 
 
 def links(network: Network, cluster: Cluster) -> dict[str, float]:
-    """Bytes a second of every link: out of each prefill host, into each decoding node."""
+    """Nominal bytes a second of every link: out of each prefill host, into each decoding node."""
     hosts = {cluster.host_of(i): network.sender_bytes_per_s for i in range(cluster.prefill_nodes)}
     nodes = (f"decode{i}" for i in range(cluster.decode_nodes))
     return {**hosts, **dict.fromkeys(nodes, network.receiver_bytes_per_s)}
+
+
+def varying_links(network: Network, cluster: Cluster) -> dict[str, Course]:
+    """How the links into decoding nodes vary, by name; none where the network is constant."""
+    return courses(network.variation, (f"decode{i}" for i in range(cluster.decode_nodes)))

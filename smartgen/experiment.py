@@ -269,7 +269,28 @@ class Experiment:
         nodes = self.cluster.prefill_nodes
         one_of("mask_update in the recursion", self.mask_update, ("iteration",))
         one_of("network.discipline in the recursion", self.network.discipline, ("fifo",))
+        self._refuse_in_recursion()
+        return ClosedBatch(
+            policy=self.policy,
+            geometry=self.geometry,
+            cost=self.cost,
+            network=self.network,
+            requests=requests,
+            plans=self.planner().plans_of(requests),
+            prefill_nodes=[i % nodes for i in range(len(requests))],
+            metadata_ratio=self.metadata_ratio,
+            selected_ratio=self.selector.mean_ratio,
+            missing=lambda local, step: law.missing_ratio(exponent, local, step, self.policy.reuse),
+            grows=self.workload.grows,
+        )
+
+    def _refuse_in_recursion(self) -> None:
+        """Refuse what the recursion does not know of cluster, clients and network."""
         cluster = self.cluster
+        if self.network.variation is not None:
+            raise SmartGenError(
+                "the recursion knows no network.variation; it must be null, or backend=sim used"
+            )
         for name in ("lost_s", "decode_pool_tokens", "prefill_pool_tokens", "decode_batch"):
             if getattr(cluster, name):
                 raise SmartGenError(f"the recursion knows no cluster.{name}")
@@ -284,19 +305,6 @@ class Experiment:
                 f"network.sender_gbps={self.network.sender_gbps} must be at least "
                 f"network.gbps={self.network.gbps} for the recursion, which knows one link"
             )
-        return ClosedBatch(
-            policy=self.policy,
-            geometry=self.geometry,
-            cost=self.cost,
-            network=self.network,
-            requests=requests,
-            plans=self.planner().plans_of(requests),
-            prefill_nodes=[i % nodes for i in range(len(requests))],
-            metadata_ratio=self.metadata_ratio,
-            selected_ratio=self.selector.mean_ratio,
-            missing=lambda local, step: law.missing_ratio(exponent, local, step, self.policy.reuse),
-            grows=self.workload.grows,
-        )
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,10 @@ class Hosts(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """Computes how many blocks of each request are pushed during prefill."""
+    """Computes how many blocks of each request are pushed during prefill.
+
+    Of a network that varies it takes the nominal rate, as one who does not know what will come.
+    """
 
     policy: Policy
     geometry: Geometry

@@ -5,6 +5,7 @@ Fields carry the unit people use; properties carry seconds and bytes, converted 
 
 from dataclasses import dataclass
 
+from smartgen.cost.variation import Random, Steps, Variation
 from smartgen.errors import SmartGenError, not_negative, one_of, positive
 
 MOST_GBPS = 1e6
@@ -95,7 +96,9 @@ class Network:
 
     gbps: decimal gigabits a second at the decoding node; sender_gbps: at each prefill host, shared
     by its GPUs. efficiency: reached share of the nominal rate. pair_us: cost of a block's pair of
-    WRITEs (data, mask) at the receiver. rtt_us: round trip of an empty message.
+    WRITEs (data, mask) at the receiver. rtt_us: round trip of an empty message. variation: how the
+    rate at each decoding node varies around gbps, which is then the nominal rate; null if it does
+    not. Those of prefill hosts never do.
     """
 
     name: str
@@ -105,6 +108,7 @@ class Network:
     pair_us: float = 0.0
     rtt_us: float = 0.0
     discipline: str = "fifo"
+    variation: Variation | None = None
 
     def __post_init__(self) -> None:
         for name in ("gbps", "sender_gbps", "efficiency"):
@@ -115,10 +119,15 @@ class Network:
         not_negative("network.pair_us", self.pair_us)
         not_negative("network.rtt_us", self.rtt_us)
         one_of("network.discipline", self.discipline, DISCIPLINES)
+        if not isinstance(self.variation, Steps | Random | None):
+            raise SmartGenError(
+                f"network.variation={self.variation!r} must be a cost.variation.Steps or "
+                "cost.variation.Random, or null"
+            )
 
     @property
     def receiver_bytes_per_s(self) -> float:
-        """Rate of the decoding node's receive side."""
+        """Nominal rate of the decoding node's receive side."""
         return self.gbps * 1e9 / 8 * self.efficiency
 
     @property

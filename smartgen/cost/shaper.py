@@ -17,6 +17,8 @@ class Posted(Protocol):
     destination: str
     size: float
     posted_s: float
+    started_s: float
+    end_s: float
 
 
 def alone(
@@ -119,9 +121,11 @@ class Shaper(Generic[Write]):
     def alone(self, flow: Posted) -> list[tuple[str, float, float]]:
         """For each of a flow's links: when it was posted, and how long it keeps the link busy.
 
-        Posting times are those after which it could have landed: one way is added.
+        Posting times are those after which it could have landed: one way is added. A link that
+        varies counts with its mean rate while the flow moved.
         """
-        return alone(flow, self._wire.rates, self._one_way_s)
+        rates = self._wire.mean_rates(flow.started_s, flow.end_s)
+        return alone(flow, rates, self._one_way_s)
 
     def _arm(self) -> None:
         if self._wire.next_end_s < self._armed_s:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from smartgen.cluster import links
+from smartgen.cluster import links, varying_links
 from smartgen.cost import Wire
 from smartgen.cost.shaper import Land, Links, Shaper
 from smartgen.engine import DecodeRole, PrefillRole, Router
@@ -56,7 +56,8 @@ T = TypeVar("T")
 def shaped(runtime: WaitingRuntime, experiment: Experiment) -> Shaper[Write]:
     """The experiment's network on a runtime's clock."""
     network = experiment.network
-    wire = Wire(network.discipline, links(network, experiment.cluster))
+    varying = varying_links(network, experiment.cluster)
+    wire = Wire(network.discipline, links(network, experiment.cluster), varying)
     return Shaper(runtime, wire, network.one_way_s)
 
 
@@ -77,7 +78,11 @@ class World:
         self._experiment, self._runtime = experiment, runtime
         self._make_recorder = make_recorder
         cluster, one_way_s = experiment.cluster, experiment.network.one_way_s
-        self._meter = Meter(links(experiment.network, cluster), experiment.window_s)
+        self._meter = Meter(
+            links(experiment.network, cluster),
+            experiment.window_s,
+            varying_links(experiment.network, cluster),
+        )
         self._links = network or shaped(runtime, experiment)
         self._recorders: list[Recorder] = []
         self._router = Router(

@@ -16,6 +16,39 @@ from smartgen.sim import SimBackend
 Command = Callable[..., Any]
 Tree = Callable[[], list[str]]
 
+NAMED = "+network.variation={_target_: smartgen.cost.variation."
+KEY = "network.variation"
+STEPS = {
+    "[]": f"{KEY}.steps=[] must be a list of pairs [seconds, factor]",
+    "[1,2]": f"{KEY}.steps=[1, 2] must be a list of pairs [seconds, factor]",
+    "[[1,1]]": f"{KEY}.steps=[[1, 1]] must be a list of pairs",
+    "[[0,1],[0,2]]": "must be a list of pairs [seconds, factor] at rising times",
+    "[[0,1],[2,0]]": f"{KEY}.steps, a factor=0 must be a positive number",
+    "[[0,1],[soon,1]]": f"{KEY}.steps, a time='soon' must be a number of zero",
+}
+DRAWN = {
+    "cv: 1, seed: 0, period_s: 0": f"{KEY}.period_s=0 must be a number in [0.001, 1000000.0]",
+    "cv: 1, seed: 0, period_s: 1, min_factor: 0.64, mean: 0.1": (
+        f"{KEY}.mean=0.1 must be a number in [0.64, 1.0]"
+    ),
+    "cv: 1, seed: 0, period_s: 1, min_factor: 0": f"{KEY}.min_factor=0 must be a positive number",
+    "cv: 1, seed: 0, period_s: 1, max_factor: 101": (
+        f"{KEY}.max_factor=101 must be a number in [0.1, 100.0]"
+    ),
+    "cv: 1, seed: 0, period_s: 1, correlation: 1": (
+        f"{KEY}.correlation=1 must be a number in [0, 0.999]"
+    ),
+    "seed: 0, period_s: 1, cv: -1": f"{KEY}.cv=-1 must be a number in [0, 10]",
+    "cv: 1, seed: 0, mean: 1": f"{KEY}.period_s is missing; it must be given",
+    "cv: 1, seed: 0, period_s: 1, speed: 1": f"{KEY}.speed=1 is no key; {KEY} has period_s",
+    "cv: 1, period_s: 1, seed: x": f"{KEY}.seed='x' must be an integer of 0 or more",
+}
+VARIATIONS = {
+    **{f"{NAMED}Steps, steps: {keys}}}": words for keys, words in STEPS.items()},
+    **{f"{NAMED}Random, {keys}}}": words for keys, words in DRAWN.items()},
+}
+"""What may be wrong with how a link's rate varies."""
+
 VALUES = {
     "network.gpbs=15": "did you mean network.gbps?",
     "network.gbps=-1": "network.gbps=-1 must be a positive number",
@@ -30,6 +63,9 @@ VALUES = {
     "network.gbps=": "network.gbps='' must be a positive number",
     "network.gbps=${nope}": "network.gbps: Interpolation key 'nope' not found",
     "network.discipline=random": "must be one of fifo, queue_pair, priority",
+    "+network.variation=fast": "network.variation='fast' must be a cost.variation.Steps or",
+    "+network.variation.steps=[[0,1]]": "network.variation={'steps': [[0, 1]]} must be a cost.",
+    **VARIATIONS,
     "policy.speculative_ratio=1.5": "policy.speculative_ratio=1.5 must be a number in [0, 1]",
     "selector.selection_ratio=-1": "selector.selection_ratio=-1 must be a number in [0, 1]",
     "workload.cached_ratio=2": "workload.cached_ratio=2 must be a number in [0, 1]",

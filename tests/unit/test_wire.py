@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smartgen.cost import Flow, Wire
+from smartgen.cost.variation import Course, Random, Steps
 
 GB = 1e9
 
@@ -207,3 +208,165 @@ def test_two_receivers_do_not_touch_each_other_where_senders_are_fast(discipline
     flows = [Flow((i,), "host0", f"decode{i % 2}", f"qp{i % 2}", GB) for i in range(4)]
     run(wire, [(0.1 * i, flow) for i, flow in enumerate(flows)])
     assert [f.end_s for f in flows] == [pytest.approx(t) for t in (1.0, 1.1, 2.0, 2.1)]
+
+
+DISCIPLINES = ["fifo", "priority", "queue_pair"]
+
+
+def steps(*pairs):
+    return {"decode0": Course(Steps(steps=pairs).changes("decode0"))}
+
+
+def varying(discipline, *pairs):
+    return Wire(discipline, {"host0": 9 * GB, "decode0": GB}, steps(*pairs))
+
+
+@pytest.mark.parametrize("discipline", DISCIPLINES)
+def test_a_flow_across_two_changes_ends_where_one_computes_by_hand(discipline):
+    """1 s at 1 GB/s, 2 s at half of it, the last 0.2 GB at a quarter of it."""
+    wire = varying(discipline, [0, 1], [1, 0.5], [3, 0.25])
+    posted = flow(0, 2.2 * GB, pieces=22)
+    wire.post(0.0, posted)
+    ends = [wire.next_end_s]
+    assert wire.advance(1.0) == []
+    ends.append(wire.next_end_s)
+    assert wire.advance(2.05) == [] and posted.landed_pieces(2.05) == 15
+    assert wire.advance(3.41) == [] and posted.landed_pieces(3.41) == 21
+    # what arrives one way later was sent before the last changes
+    assert [posted.landed_pieces(3.41, way) for way in (0.31, 1.41, 2.46, 3.4)] == [20, 15, 9, 0]
+    ends.append(wire.next_end_s)
+    assert ends == pytest.approx([1.0, 3.0, 3.8])
+    assert wire.advance(4.0) == [posted] and posted.end_s == pytest.approx(3.8)
+    assert wire.next_end_s == float("inf")
+
+
+@pytest.mark.parametrize("discipline", DISCIPLINES)
+def test_a_change_at_the_end_of_a_flow_or_at_its_posting_counts_for_the_next_one(discipline):
+    wire = varying(discipline, [0, 1], [1, 0.5], [2, 2])
+    flows = [flow(number, size, str(number)) for number, size in enumerate((GB, 0.5 * GB, GB))]
+    ended = run(wire, [(0.0, flows[0]), (1.0, flows[1]), (2.0, flows[2])])
+    assert ended == flows and [f.end_s for f in flows] == [1.0, 2.0, 2.5]
+
+
+def test_a_change_while_nothing_moves_wakes_nobody_and_counts():
+    wire = varying("fifo", [0, 1], [1, 0.5])
+    assert wire.drop(0.5, ["a"]) == [] and wire.next_end_s == float("inf")
+    first, later = flow(0, 0.5 * GB), flow(1, GB)
+    assert run(wire, [(0.0, first), (7.0, later)]) == [first, later]
+    assert (first.end_s, later.end_s) == (0.5, 9.0)
+
+
+def test_a_receiver_that_gets_faster_than_its_sender_is_limited_by_it():
+    rates = {"host0": GB, "decode0": GB, "decode1": GB}
+    for discipline in DISCIPLINES:
+        wire = Wire(discipline, rates, steps([0, 0.5], [1, 2]))
+        posted = flow(0, 1.5 * GB)
+        run(wire, [(0.0, posted)])
+        assert posted.end_s == pytest.approx(2.0)
+
+
+def test_flows_on_constant_links_keep_their_exact_ends():
+    rates = {"host0": 9 * GB, "host1": 9 * GB, "decode0": GB, "decode1": GB}
+    drawn = Random(period_s=0.01, cv=0.5, seed=3)
+    for discipline in DISCIPLINES:
+        ends = []
+        for courses in ({}, {"decode0": Course(drawn.changes("decode0"))}):
+            wire = Wire(discipline, rates, courses)
+            still = Flow((0,), "host1", "decode1", "b", 0.7 * GB / 3)
+            run(wire, [(0.0, flow(1, GB)), (0.1, still)])
+            ends.append(still.end_s)
+        assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("discipline", DISCIPLINES)
+def test_factors_of_one_change_nothing_but_when_one_wakes(discipline):
+    sizes = [(0.0, 0.3 * GB), (0.1, 0.5 * GB), (0.1, 0.2 * GB), (2.0, GB)]
+    found = []
+    for courses in ({}, steps([0, 1], [0.15, 1], [0.8, 1], [2, 1])):
+        wire = Wire(discipline, {"host0": 9 * GB, "decode0": GB}, courses)
+        flows = [flow(i, size, str(i), urgent=i == 2) for i, (_, size) in enumerate(sizes)]
+        run(wire, [(at_s, f) for (at_s, _), f in zip(sizes, flows, strict=True)])
+        found.append([(f.started_s, f.end_s) for f in flows])
+    assert found[0] == found[1]
+
+
+@settings(max_examples=80)
+@given(
+    st.sampled_from(DISCIPLINES),
+    st.integers(0, 99),
+    st.floats(0.02, 1),
+    st.sampled_from([0.4, 9.0]),
+    st.lists(
+        st.tuples(st.floats(0, 3), st.floats(1e6, 1e9), st.integers(0, 3), st.booleans()),
+        min_size=1,
+        max_size=15,
+    ),
+)
+def test_a_link_that_varies_moves_what_it_can_and_no_more(discipline, seed, period_s, fast, rows):
+    """What is backlogged on one link is moved at its rate: bytes are its integral over busy time.
+
+    Where senders are slow, no more than the integral is moved within any stretch between ends.
+    """
+    drawn = Random(period_s=period_s, cv=0.6, seed=seed, correlation=0.5, max_factor=2)
+    rates = {"host0": fast * GB, "host1": fast * GB, "decode0": 0.6 * GB}
+    wire = Wire(discipline, rates, {"decode0": Course(drawn.changes("decode0"))})
+    rows = sorted(rows)
+    flows = [
+        Flow((i,), f"host{node // 2}", "decode0", f"node{node}", size, 1, urgent)
+        for i, (_, size, node, urgent) in enumerate(rows)
+    ]
+    ended = run(wire, [(row[0], f) for row, f in zip(rows, flows, strict=True)])
+    assert sorted(f.key for f in ended) == [f.key for f in flows]
+    assert [f.end_s for f in ended] == sorted(f.end_s for f in ended)
+    course = Course(drawn.changes("decode0"))
+    busy = 0.0
+    reach_s = rows[0][0]
+    first_s = reach_s
+    for f in sorted(flows, key=lambda f: f.posted_s):
+        if f.posted_s > reach_s:
+            busy += (reach_s - first_s) * course.mean(first_s, reach_s)
+            first_s = f.posted_s
+        reach_s = max(reach_s, f.end_s)
+    busy += (reach_s - first_s) * course.mean(first_s, reach_s)
+    moved = sum(f.size for f in flows)
+    could = 0.6 * GB * busy
+    assert moved <= could * (1 + 1e-9) + 1
+    if fast == 9.0:
+        assert moved == pytest.approx(could, rel=1e-9, abs=1)
+
+
+def test_drawn_factors_have_the_mean_spread_and_correlation_that_were_asked_for():
+    drawn = Random(
+        period_s=0.5, cv=0.2, seed=1, mean=0.8, correlation=0.7, min_factor=0.001, max_factor=99
+    )
+    changes = drawn.changes("decode0")
+    rows = np.array([next(changes) for _ in range(60_000)])
+    factors = rows[:, 1]
+    assert (rows[:, 0] == 0.5 * np.arange(len(rows))).all()
+    assert factors.mean() == pytest.approx(0.8, rel=0.01)
+    assert factors.std() / factors.mean() == pytest.approx(0.2, rel=0.02)
+    logs = np.log(factors)
+    assert np.corrcoef(logs[1:], logs[:-1])[0, 1] == pytest.approx(0.7, abs=0.01)
+
+
+def test_drawn_factors_differ_by_link_and_seed_and_by_nothing_else():
+    def first(seed, link, num=50):
+        changes = Random(period_s=1, cv=0.3, seed=seed).changes(link)
+        return [next(changes) for _ in range(num)]
+
+    assert first(0, "decode0") == first(0, "decode0") == first(0, "decode0", 90)[:50]
+    assert first(0, "decode0") != first(0, "decode1") != first(1, "decode1")
+
+
+@given(st.lists(st.floats(0, 20), min_size=2, max_size=2), st.integers(0, 9))
+def test_a_mean_is_that_of_the_pieces(ends, seed):
+    first_s, last_s = sorted(ends)
+    drawn = Random(period_s=0.7, cv=0.5, seed=seed)
+    course, other = (Course(drawn.changes("decode0")) for _ in range(2))
+    total, at_s = 0.0, first_s
+    while at_s < last_s:
+        factor, until_s = other.piece(at_s)
+        assert until_s > at_s
+        total += factor * (min(until_s, last_s) - at_s)
+        at_s = until_s
+    assert course.mean(first_s, last_s) * (last_s - first_s) == pytest.approx(total, abs=1e-12)
