@@ -49,7 +49,7 @@ networks:      {network}
 selectors:     {selector}
 selection:     {selection}
 workloads:     {workload}
-kinds of plot: {kinds}
+kinds of plot: ctl bars gaps stalls cdf load rate needs latencies phases map
 
 Every key and its default: smartgen --cfg job. Results go to results/; the same sweep command
 continues where it was interrupted.
@@ -114,15 +114,13 @@ def _dispatch(arguments: list[str]) -> None:
 
 
 def _usage() -> str:
-    from smartgen.plot import KINDS
-
     conf = Path(__file__).parent / "conf"
     groups = ("experiment", "policy", "backend", "model", "gpu", "host", "network")
     options = {
         group: " ".join(sorted(p.stem for p in (conf / group).glob("*.yaml") if p.stem != "base"))
         for group in (*groups, "selector", "selection", "workload")
     }
-    return USAGE.format(kinds=" ".join(KINDS), **options)
+    return USAGE.format(**options)
 
 
 # -- runs and sweeps

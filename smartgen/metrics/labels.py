@@ -33,21 +33,18 @@ def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
 def telling(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """For each run the keys that tell it from others, beside its scheme, with its values.
 
-    What differs only between runs of another scheme, or of another network's name, does not tell.
+    What varies only in other schemes, or in other networks and the like, does not tell.
     """
-    found = differences(runs)
     flat = [_flat(run) for run in runs]
     kept: list[dict[str, Any]] = [{} for _ in runs]
-    for key, values in found.items():
-        name = f"{key.split('.')[0]}.name"
-        for number, mine in enumerate(flat):
-            alike = [
-                values[other]
-                for other, theirs in enumerate(flat)
-                if "." not in key or theirs.get(name) == mine.get(name)
-            ]
-            if any(repr(value) != repr(values[number]) for value in alike):
-                kept[number][key] = values[number]
+    for key, values in differences(runs).items():
+        name = f"{key.split('.')[0]}.name" if "." in key else ""
+        alike: dict[str, set[str]] = {}
+        for config, value in zip(flat, values, strict=True):
+            alike.setdefault(repr(config.get(name)), set()).add(repr(value))
+        for told, config, value in zip(kept, flat, values, strict=True):
+            if len(alike[repr(config.get(name))]) > 1:
+                told[key] = value
     return kept
 
 

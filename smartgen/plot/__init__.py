@@ -6,7 +6,7 @@ from types import ModuleType
 
 from smartgen.errors import SmartGenError, one_of
 from smartgen.metrics.store import Run
-from smartgen.plot import bars, cdf, ctl, gaps, latencies, load, needs, phases, rate, stalls
+from smartgen.plot import bars, cdf, ctl, gaps, latencies, load, map, needs, phases, rate, stalls
 from smartgen.plot.marks import Mark, check_marks
 
 __all__ = ["KINDS", "Mark", "draw"]
@@ -22,6 +22,7 @@ KINDS: Mapping[str, ModuleType] = {
     "needs": needs,
     "latencies": latencies,
     "phases": phases,
+    "map": map,
 }
 """Kinds of chart, each a module with ``draw(runs, path)``.
 

@@ -13,6 +13,7 @@ from smartgen.metrics.store import Run
 from smartgen.plot.marks import Mark, draw_mark, explain_marks, marks_of
 from smartgen.plot.seeds import Point, differing, points
 from smartgen.plot.style import (
+    BLACK,
     COLUMN_INCHES,
     DASHES,
     GUIDE,
@@ -24,7 +25,9 @@ from smartgen.plot.style import (
     band,
     canvas,
     explain_band,
+    explain_whiskers,
     legend_above,
+    whisker,
 )
 from smartgen.plot.swept import axis_of, is_number, place_of
 from smartgen.plot.words import say
@@ -100,9 +103,9 @@ def _draw_bars(runs: Sequence[Run], path: Path, marks: Sequence[Mark]) -> None:
                 axes.bar(left, value, 0.34, align="edge", color=color, label=_LABELS[name])
                 if point.is_many:
                     low, high = point.ends(READ[name])
-                    axes.vlines(left + 0.17, low, high, color="black", linewidth=0.8)
+                    whisker(axes, left + 0.17, low, high)
                 for stated in marks_of(marks, name, point.numbers):
-                    draw_mark(axes, left + 0.17, stated, color)
+                    draw_mark(axes, left + 0.17, stated, BLACK)
             _tell_ratio(axes, place, point, marks)
         names = [
             ", ".join(
@@ -113,6 +116,7 @@ def _draw_bars(runs: Sequence[Run], path: Path, marks: Sequence[Mark]) -> None:
         axes.set_xticks(range(len(names)), names)
         axes.set_ylabel("time (s)")
         axes.margins(y=0.12)
+        explain_whiskers(axes, all_points)
         explain_marks(axes, [mark for mark in marks if mark.metric != "transfer_over_prefill"])
         legend_above(figure)
 

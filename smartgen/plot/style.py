@@ -208,15 +208,17 @@ def _save(figure: "Figure", stem: Path) -> None:
         raise SmartGenError(f"the figure cannot be written to {stem}: {reason}") from error
 
 
-def legend_above(figure: "Figure") -> None:
+def legend_above(figure: "Figure", without: Sequence[str] = ()) -> None:
     """A legend of all labelled artists above the axes, where it covers no data; each label once.
 
-    The figure grows by the legend's rows, so that the axes keep their size.
+    Labels in without are left out. The figure grows by the legend's rows, so that the axes keep
+    their size.
     """
     entries: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
+            if label not in without:
+                entries.setdefault(label, handle)
     if not entries:
         return
     width, height = figure.get_size_inches()
@@ -258,9 +260,14 @@ def name_ticks(figure: "Figure", names: Sequence[str]) -> None:
         axes.grid(visible=False, axis="x")
         axes.set_xticks(range(len(names)), texts)
         if slanted:
-            axes.tick_params("x", rotation=degrees)
-            for label in axes.get_xticklabels():
-                label.set(ha="right", rotation_mode="anchor")
+            slant(axes, degrees)
+
+
+def slant(axes: "Axes", degrees: float) -> None:
+    """Slant the names under an axis, each ending at its tick."""
+    axes.tick_params("x", rotation=degrees)
+    for label in axes.get_xticklabels():
+        label.set(ha="right", rotation_mode="anchor")
 
 
 def log_axis(axes: "Axes", which: Literal["x", "y"] = "y") -> None:
@@ -310,6 +317,9 @@ def marked(number: int, points: int) -> list[int]:
     return [0, *range(3 + 2 * number % apart, points, apart)] if points else []
 
 
+_OVER_SEEDS = "least to most over seeds"
+
+
 def band(axes: "Axes", x: Any, low: Any, high: Any, color: str) -> None:
     """What lies between the least and the most, with faint edges: bands cover each other."""
     axes.fill_between(x, low, high, color=color, alpha=0.13, linewidth=0)
@@ -317,7 +327,20 @@ def band(axes: "Axes", x: Any, low: Any, high: Any, color: str) -> None:
         axes.plot(x, edge, color=color, alpha=0.6, linewidth=0.5, marker="")
 
 
+def whisker(axes: "Axes", x: float, low: float, high: float) -> None:
+    """From the least to the most of one place, to be seen on bars of any colour."""
+    for color, width in (("white", 2.2), (GUIDE, 1.0)):
+        axes.vlines(x, low, high, color=color, linewidth=width, zorder=3)
+
+
+def explain_whiskers(axes: "Axes", points: Sequence[Point]) -> None:
+    """A legend entry for whiskers, if there are any."""
+    if any(point.is_many for point in points):
+        style: dict[str, Any] = {"linestyle": "", "marker": "|", "markersize": 8}
+        axes.plot([], [], color=GUIDE, label=_OVER_SEEDS, **style)
+
+
 def explain_band(axes: "Axes", points: Sequence[Point]) -> None:
     """A legend entry for bands, if there are any."""
     if any(point.is_many for point in points):
-        axes.fill([], [], color=GUIDE, alpha=0.25, linewidth=0, label="least to most over seeds")
+        axes.fill([], [], color=GUIDE, alpha=0.25, linewidth=0, label=_OVER_SEEDS)
