@@ -6,7 +6,7 @@ from types import ModuleType
 
 from smartgen.errors import SmartGenError, one_of
 from smartgen.metrics.store import Run
-from smartgen.plot import bars, cdf, ctl, gaps, load, needs, rate, stalls
+from smartgen.plot import bars, cdf, ctl, gaps, importance, load, needs, orders, rate, stalls
 
 __all__ = ["KINDS", "draw"]
 
@@ -19,6 +19,8 @@ KINDS: Mapping[str, ModuleType] = {
     "load": load,
     "rate": rate,
     "needs": needs,
+    "orders": orders,
+    "importance": importance,
 }
 """Kinds of chart, each a module with ``draw(runs, path)``."""
 
