@@ -137,6 +137,34 @@ def sharp_fit(base: Experiment, planned_ratio: float) -> list[str]:
 # -- what follows
 
 
+def few_requests(base: Experiment, planned_ratio: float) -> list[str]:
+    """The comparison of orders with a profile of few requests, two heads each."""
+    plain = replace(base.selector, natural_ratio=0.35, scale=1.0)
+    capped = replace(base.selector, natural_ratio=None, scale=1.0)
+    shares = {"infinigen": base.selector, "mu 0.35, scale 1": plain, "20 % in every layer": capped}
+    rows = []
+    for name, sharpness, requests in (
+        ("mu 0.35, scale 1", 0.35, 24),
+        ("mu 0.35, scale 1", 0.7, 24),
+        ("20 % in every layer", 1.0, 24),
+        ("infinigen", 0.55, 12),
+        ("infinigen", 0.55, 24),
+        ("infinigen", 0.55, 96),
+    ):
+
+        def measure(
+            seed: int, sharpness: float = sharpness, requests: int = requests, name: str = name
+        ) -> list[float]:
+            served = sample(base, sharpness, seed, selector=shares[name])
+            made = replace(served, first_request=1 << 30, requests=requests)
+            found = gains(Orders(sample=served, calibration=made), planned_ratio)
+            return [*(100 * gain for gain in found[:3]), 100 * found[3]]
+
+        rows.append([name, f"{sharpness:g}", f"{requests}", *told(*over_seeds(measure), 1, 1)])
+    head = [*(f"less than {name}, %" for name in CLAIMED), "miss, %"]
+    return table(["selected", "k", "requests of the profile", *head], rows)
+
+
 def optimal(base: Experiment, sharpnesses: Sequence[float]) -> list[str]:
     """The order optimal, and what it misses against the profile's."""
     rows = []
@@ -229,6 +257,7 @@ def main() -> None:
         "The comparison of orders (`selection=blocks_sharp`)": lambda: sharp_fit(
             base, planned_ratio
         ),
+        "A profile of few requests": lambda: few_requests(base, planned_ratio),
         "Optimal": lambda: optimal(base, chosen),
         "By position": lambda: by_position(base, [*chosen, 1.0]),
         "From step to step": lambda: steps(base, [*chosen, 1.0]),

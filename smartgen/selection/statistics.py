@@ -143,13 +143,15 @@ def missing_curve(order: Int, demand: Floats, first_layer: int, ratios: Floats) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """What each order misses: a law's profile and the demand of other requests.
+    """What each order misses of what a sample selects.
 
-    optimal is measured on requests of its own: each is ordered by what all its heads select in
-    ``steps`` steps, and misses what of just that is not local.
+    calibration: requests that the profile is made of, instead of the law's exact profile. The
+    order optimal is measured on ``oracle_requests``: each is ordered by what all its heads select
+    in ``oracle_steps`` steps, and misses what of just that is not local.
     """
 
     sample: Sample
+    calibration: Sample | None = None
     oracle_requests: int = 2
     oracle_steps: int = 63
 
@@ -188,6 +190,9 @@ class Orders:
         sample = self.sample
         if policy.order != "profile":
             return np.zeros(sample.shape)
+        if self.calibration is not None:
+            sizes = np.maximum(self.calibration.sizes, 1)
+            return np.asarray(self.calibration.demand() / sizes)
         made = sample.law.profile(sample.geometry, sample.selector, sample.seed, sample.num_tokens)
         return made.importance
 
