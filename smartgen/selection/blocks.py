@@ -187,26 +187,9 @@ class BlockDraw:
 
         The mean over all KV heads, for a block is pushed with the rows of all of them.
         """
-        total = np.zeros(self._shape)
-        for head in range(self._geometry.num_kv_heads):
-            drawn = self.of_head(head)
-            for step in range(1, num_steps + 1):
-                total += drawn.counts(step)
-        sizes = self._geometry.sizes(self._num_tokens).reshape(self._shape)
-        total /= self._geometry.num_kv_heads
-        return np.divide(total, sizes, out=np.zeros(self._shape), where=sizes > 0)
-
-    def of_head(self, head: int) -> "BlockDraw":
-        """A new draw of another head of the same request."""
         seed, request_id = self._key
-        return BlockDraw(
-            self._law,
-            self._geometry,
-            self._selector,
-            self._num_tokens,
-            request_id,
-            seed,
-            head=head,
+        return _frequency(
+            self._law, self._geometry, self._selector, self._num_tokens, request_id, seed, num_steps
         )
 
     def _advance(self) -> None:
@@ -231,6 +214,28 @@ class BlockDraw:
         np.put_along_axis(drawn, best, np.clip(self._wanted - before, 0, sizes), axis=1)
         counts[self._rows] = drawn
         return counts
+
+
+@lru_cache(maxsize=16)  # both ends of a transfer ask
+def _frequency(
+    law: BlockSelection,
+    geometry: Geometry,
+    selector: Selector,
+    num_tokens: int,
+    request_id: int,
+    seed: int,
+    num_steps: int,
+) -> NDArray[np.float64]:
+    sizes = geometry.sizes(num_tokens).reshape(geometry.num_layers, -1)
+    total = np.zeros(sizes.shape)
+    for head in range(geometry.num_kv_heads):
+        drawn = BlockDraw(law, geometry, selector, num_tokens, request_id, seed, head=head)
+        for step in range(1, num_steps + 1):
+            total += drawn.counts(step)
+    total /= geometry.num_kv_heads
+    total = np.divide(total, sizes, out=np.zeros(sizes.shape), where=sizes > 0)
+    total.setflags(write=False)
+    return total
 
 
 def _most_blocks(sizes: Counts, wanted: Counts) -> int:
