@@ -100,7 +100,7 @@ COMMANDS = {
     "-m results_dir=a,b": "results_dir cannot be swept",
     "experiment=compare seed=-1": "seed=-1 must be an integer of 0 or more",
     "plot": "a kind (ctl, bars, gaps, stalls, cdf, load, rate, needs, orders, importance)",
-    "plot ctl": "a kind (ctl, bars, gaps, stalls, cdf, load, rate, needs, orders, importance)",
+    "plot ctl": "and folders of runs",
     "plot nope x": "plot='nope' must be one of ctl, bars, gaps, stalls",
     "plot ctl nowhere": "nowhere is not a run",
     "plot ctl x -o": "-o needs the file to write to",
