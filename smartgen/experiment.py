@@ -384,4 +384,8 @@ class Planner:
         experiment = self._experiment
         if experiment.profile is not None:
             return Profile.load(Path(experiment.profile))
-        return selection.profile(experiment.geometry, experiment.selector, experiment.seed)
+        length = None
+        if experiment.geometry.windows is not None:  # made for prompts like those to be served
+            lengths = sorted(request.prompt_tokens for request in experiment.requests)
+            length = max(experiment.blocks_per_layer, lengths[len(lengths) // 2])
+        return selection.profile(experiment.geometry, experiment.selector, experiment.seed, length)

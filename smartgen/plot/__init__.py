@@ -6,7 +6,21 @@ from types import ModuleType
 
 from smartgen.errors import SmartGenError, one_of
 from smartgen.metrics.store import Run
-from smartgen.plot import bars, cdf, ctl, gaps, latencies, load, map, needs, phases, rate, stalls
+from smartgen.plot import (
+    bars,
+    cdf,
+    ctl,
+    gaps,
+    importance,
+    latencies,
+    load,
+    map,
+    needs,
+    orders,
+    phases,
+    rate,
+    stalls,
+)
 from smartgen.plot.marks import Mark, check_marks
 
 __all__ = ["KINDS", "Mark", "draw"]
@@ -23,6 +37,8 @@ KINDS: Mapping[str, ModuleType] = {
     "latencies": latencies,
     "phases": phases,
     "map": map,
+    "orders": orders,
+    "importance": importance,
 }
 """Kinds of chart, each a module with ``draw(runs, path)``.
 

@@ -14,7 +14,9 @@ from smartgen.metrics.store import Run
 from smartgen.plot.bars import draw as draw_bars
 from smartgen.plot.cdf import distribution
 from smartgen.plot.ctl import stalls, well_known
+from smartgen.plot.importance import _shares as shares_by_position
 from smartgen.plot.needs import needed
+from smartgen.plot.orders import _sorted as sorted_runs
 from smartgen.plot.stalls import BEFORE, second_and_later
 from smartgen.plot.style import SCHEMES, looks, scheme
 from smartgen.plot.swept import swept
@@ -197,3 +199,39 @@ def test_stall_bars_are_as_tall_as_ttst_and_tbt(runs: list[Run]) -> None:
         assert sum(second.values()) == pytest.approx(run.metrics["ttst_s"]["mean"], abs=1e-9)
         assert sum(later.values()) == pytest.approx(run.metrics["tbt_s"]["mean"], abs=1e-9)
         assert second[BEFORE] > 0
+
+
+def test_positions_need_a_law_that_knows_them(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", "selection=exponent", "mask_update=iteration")
+    with pytest.raises(SmartGenError, match=r"plot='importance' needs selection=blocks; run knows"):
+        plot.draw("importance", [run], tmp_path / "figure.png")
+
+
+def test_orders_are_compared_seed_by_seed_within_what_else_differs(tmp_path: Path) -> None:
+    names = ("order_random", "partial_parallel")
+    runs = [
+        run_of(tmp_path / f"{name}{gbps}{seed}", f"policy={name}", f"network.gbps={gbps}", seed)
+        for name in names
+        for gbps in (0.05, 0.1)
+        for seed in ("seed=0", "seed=1")
+    ]
+    chart = sorted_runs(runs)
+    assert chart.schemes == list(names) and chart.groups == ["0.05", "0.1"]
+    by_seed = [
+        runs[number].metrics["tbt_s"]["mean"] / runs[number + 4].metrics["tbt_s"]["mean"]
+        for number in (2, 3)
+    ]
+    assert chart.slower("0.1", "order_random") == pytest.approx(by_seed)
+    assert chart.slower("0.1", "partial_parallel") == pytest.approx([1, 1])
+    wanted = [100 * runs[number].metrics["on_demand_ratio"] for number in (0, 1)]
+    assert chart.fetched("0.05", "order_random") == pytest.approx(wanted)
+
+
+def test_shares_by_position_are_those_of_the_runs_law(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", "blocks_per_layer=100", "model.num_hidden_layers=12")
+    for pair in shares_by_position(run):
+        assert pair is not None
+        layer, share = pair
+        assert 2 <= layer < 12 and share.shape == (100,)
+        assert (share >= 0).all() and (share <= 1).all()
+        assert share[0] > 2 * share[1:].mean()  # sinks

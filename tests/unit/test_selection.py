@@ -65,6 +65,7 @@ def test_optimal_misses_least_then_profile_then_orders_that_know_nothing(build):
             "workload.output_tokens=10",
             "network.gbps=8",
             "policy=partial_parallel",
+            "selection=blocks_sharp",
             f"policy.order={order}",
         )
         requests = experiment.requests
