@@ -222,7 +222,8 @@ class FoldedDecodeNode(SimDecodeNode):
             return
         self.meter.add(sent)
         if sent.fetch is not None:
-            self.note_reply(sent)
+            if self.observer is not None:
+                self.observer.carried(sent)
             self._report_reply(sent.fetch, sent.data_bytes)
             return
         if sent.key[3] not in self.slots:

@@ -157,7 +157,8 @@ class TimedDecodeNode(Generic[S]):
         report_transfer(self.recorder, parcel, posting.flow, now, self.name, "landed")
         self.meter.add(posting.flow)
         if write.fetch_id is not None:
-            self.note_reply(posting.flow)
+            if self.observer is not None:
+                self.observer.carried(posting.flow)
             self.landed_bytes[Purpose.ON_DEMAND] += parcel.data_bytes
             self.store_rows(write)
             self.replied(posting)
@@ -169,11 +170,6 @@ class TimedDecodeNode(Generic[S]):
             self.note_planned(slot, now, posting.flow)
         else:
             self.note_speculative(slot, parcel.data_bytes, parcel.num_blocks, now, posting.flow)
-
-    def note_reply(self, flow: Carried) -> None:
-        """A reply has landed."""
-        if self.observer is not None:
-            self.observer.carried(flow)
 
     def note_planned(self, slot: S, landed_s: float, flow: Carried) -> None:
         """A planned push has landed, and the landings know."""

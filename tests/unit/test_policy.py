@@ -127,6 +127,12 @@ def test_planned_blocks_are_grouped_by_layer_in_pushing_order():
         ({"speculative_ratio": float("nan")}, "policy.speculative_ratio=nan"),
         ({"lanes": "two"}, "policy.lanes='two' must be one of parallel, serial, none"),
         ({"reuse": 1}, "policy.reuse=1 must be true or false"),
+        ({"speculation": "guessed"}, "policy.speculation='guessed' must be one of fixed, observed"),
+        (
+            {"speculation": "observed", "speculative_floor": 0.0},
+            "policy.speculative_floor=0 must be above 0 with speculation=observed",
+        ),
+        ({"metadata_ratio": -0.1}, "policy.metadata_ratio=-0.1"),
         ({"codec": "hack"}, "policy.placement with codec=hack='host' must be one of gpu"),
     ],
 )
