@@ -223,7 +223,7 @@ class FoldedDecodeNode(SimDecodeNode):
         self.meter.add(sent)
         if sent.fetch is not None:
             if self.observer is not None:
-                self.observer.carried(sent)
+                self.observer.replied(sent)
             self._report_reply(sent.fetch, sent.data_bytes)
             return
         if sent.key[3] not in self.slots:

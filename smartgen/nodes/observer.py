@@ -1,9 +1,10 @@
 """What a decoding node notes down of its link and iterations, for policies that decide by it."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from smartgen.policy.observation import ticks
 
@@ -29,32 +30,44 @@ class _Stream:
     end_s: float = 0.0
 
 
+class _Passed(NamedTuple):
+    """A flow as it arrived; num_blocks of a speculative push, else null."""
+
+    start_s: float
+    end_s: float
+    size: float
+    num_blocks: int | None
+
+
 class Observer:
     """Times are those of arrival at the node: one way after the link.
 
+    Flows are taken to arrive evenly from their start to their end, and the link to have moved at
+    one rate in an iteration: all that arrived, over the time in which anything did.
     block_s: how long a pushed block keeps the link busy, to begin with.
     """
 
     def __init__(self, one_way_s: float, block_s: float) -> None:
         self._one_way_s = one_way_s
-        self._carried: list[tuple[float, float]] = []
-        self._num_blocks, self._blocks_s, self._block_s = 0, 0.0, block_s
+        self._passed: list[_Passed] = []
         self._streams: dict[int, _Stream] = {}
         self._rate: float | None = None
+        self.block_s = ticks(block_s)
+        """What a pushed block took lately, in ticks."""
         self.layer_s: tuple[float, ...] = ()
         """Of the last iteration, in ticks, [L]; empty if it did not go layer by layer."""
         self.busy_s: tuple[float, ...] = ()
-        """How long of that the link carried planned pushes or replies."""
+        """How much of that the link needed for planned pushes and replies."""
 
     # -- what has landed
 
-    def carried(self, flow: Carried) -> None:
-        """A planned push or a reply has landed."""
-        self._carried.append((flow.started_s + self._one_way_s, flow.end_s + self._one_way_s))
+    def replied(self, flow: Carried) -> None:
+        """A reply has landed."""
+        self._pass(flow, None)
 
     def planned(self, slot: int, flow: Carried, is_last: bool) -> None:
-        """A planned push of a slot has landed; the slots' are compared when they are whole."""
-        self.carried(flow)
+        """A planned push of a slot has landed; a slot's are looked at when the last has."""
+        self._pass(flow, None)
         stream = self._streams.setdefault(slot, _Stream())
         stream.size += flow.size
         stream.seconds += flow.end_s - max(flow.posted_s, stream.end_s)
@@ -68,30 +81,33 @@ class Observer:
 
     def pushed(self, num_blocks: int, flow: Carried) -> None:
         """A speculative push of so many blocks has landed."""
-        self._num_blocks += num_blocks
-        self._blocks_s += flow.end_s - flow.started_s
+        self._pass(flow, num_blocks)
 
     def forget(self, slot: int) -> None:
         """A slot is gone."""
         self._streams.pop(slot, None)
 
+    def _pass(self, flow: Carried, num_blocks: int | None) -> None:
+        start_s, end_s = flow.started_s + self._one_way_s, flow.end_s + self._one_way_s
+        self._passed.append(_Passed(start_s, end_s, flow.size, num_blocks))
+
     # -- what is made of it
 
     def iterated(self, starts_s: Sequence[float]) -> None:
         """An iteration is over whose layers were announced at these times; the last is its end."""
+        passed, self._passed = sorted(self._passed, key=_start_s), []
         layers = list(pairwise(starts_s))
-        busy_s = _overlaps(sorted(self._carried), layers)
+        seconds = math.fsum(end_s - start_s for start_s, end_s in _merged(passed))
+        size = math.fsum(flow.size for flow in passed)
+        byte_s = seconds / size if size else 0.0
+        pushes = [flow for flow in passed if flow.num_blocks is not None]
+        if pushes:
+            num_blocks = sum(flow.num_blocks or 0 for flow in pushes)
+            pushed = math.fsum(flow.size for flow in pushes)
+            self.block_s = ticks(byte_s * pushed / num_blocks)
+        others = [flow for flow in passed if flow.num_blocks is None]
         self.layer_s = tuple(ticks(end_s - start_s) for start_s, end_s in layers)
-        self.busy_s = tuple(ticks(seconds) for seconds in busy_s)
-        self._carried.clear()
-
-    @property
-    def block_s(self) -> float:
-        """How long a pushed block keeps the link busy: those that have landed since last asked."""
-        if self._num_blocks:
-            self._block_s = ticks(self._blocks_s / self._num_blocks)
-            self._num_blocks, self._blocks_s = 0, 0.0
-        return ticks(self._block_s)
+        self.busy_s = tuple(ticks(byte_s * part) for part in _parts(others, layers))
 
     @property
     def rate(self) -> float | None:
@@ -99,30 +115,34 @@ class Observer:
         return None if self._rate is None else float(round(self._rate))
 
 
-def _overlaps(
-    carried: Iterable[tuple[float, float]], layers: Sequence[tuple[float, float]]
-) -> list[float]:
-    """How long of each layer something was carried; both are in order of their starts."""
-    busy_s, at = [0.0] * len(layers), 0
-    for start_s, end_s in _merged(carried):
-        while at < len(layers) and layers[at][1] <= start_s:
+def _start_s(flow: _Passed) -> float:
+    return flow.start_s
+
+
+def _parts(flows: Iterable[_Passed], layers: Sequence[tuple[float, float]]) -> list[float]:
+    """Bytes that arrived in each layer; flows are in order of their starts, as layers are."""
+    parts, at = [0.0] * len(layers), 0
+    for flow in flows:
+        while at < len(layers) and layers[at][1] <= flow.start_s:
             at += 1
         for layer in range(at, len(layers)):
-            if layers[layer][0] >= end_s:
+            start_s, end_s = layers[layer]
+            inside_s = min(flow.end_s, end_s) - max(flow.start_s, start_s)
+            if inside_s <= 0:
                 break
-            busy_s[layer] += min(end_s, layers[layer][1]) - max(start_s, layers[layer][0])
-    return busy_s
+            parts[layer] += flow.size * inside_s / (flow.end_s - flow.start_s)
+    return parts
 
 
-def _merged(intervals: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Intervals in order of their starts, those that overlap made one."""
+def _merged(flows: Iterable[_Passed]) -> Iterator[tuple[float, float]]:
+    """When anything arrived: starts and ends, without overlaps."""
     start_s = end_s = float("-inf")
-    for first_s, last_s in intervals:
-        if first_s > end_s:
+    for flow in flows:
+        if flow.start_s > end_s:
             if end_s > start_s:
                 yield start_s, end_s
-            start_s, end_s = first_s, last_s
+            start_s, end_s = flow.start_s, flow.end_s
         else:
-            end_s = max(end_s, last_s)
+            end_s = max(end_s, flow.end_s)
     if end_s > start_s:
         yield start_s, end_s

@@ -158,7 +158,7 @@ class TimedDecodeNode(Generic[S]):
         self.meter.add(posting.flow)
         if write.fetch_id is not None:
             if self.observer is not None:
-                self.observer.carried(posting.flow)
+                self.observer.replied(posting.flow)
             self.landed_bytes[Purpose.ON_DEMAND] += parcel.data_bytes
             self.store_rows(write)
             self.replied(posting)

@@ -140,10 +140,10 @@ class Landed:
     size: float = 0.0
 
 
-def test_a_layer_was_busy_while_a_push_or_a_reply_was_under_way_each_moment_once():
+def test_a_layer_was_busy_for_as_long_as_the_link_needed_for_pushes_and_replies():
     observer = Observer(0.0, 1.0)
-    for started_s, end_s in [(0.25, 1.25), (1.0, 1.5), (2.0, 2.0), (2.75, 5.0)]:
-        observer.carried(Landed(0.0, started_s, end_s))
+    for started_s, end_s in [(0.25, 1.25), (1.25, 1.5), (2.0, 2.0), (2.75, 5.0)]:
+        observer.replied(Landed(0.0, started_s, end_s, 8 * (end_s - started_s)))
     observer.iterated([0.5, 1.0, 2.0, 3.0])
     assert observer.layer_s == (0.5, 1.0, 1.0)
     assert observer.busy_s == (0.5, 0.5, 0.25)
@@ -151,9 +151,18 @@ def test_a_layer_was_busy_while_a_push_or_a_reply_was_under_way_each_moment_once
     assert observer.layer_s == observer.busy_s == ()
 
 
+def test_what_shares_a_link_with_speculative_pushes_needs_its_part_of_it_only():
+    observer = Observer(0.0, 1.0)
+    observer.replied(Landed(0.0, 0.0, 2.0, 300.0))
+    observer.pushed(5, Landed(0.0, 0.0, 2.0, 100.0))
+    observer.iterated([0.0, 2.0])
+    assert observer.busy_s == (1.5,)
+    assert observer.block_s == ticks(0.1)
+
+
 def test_times_are_those_of_arrival():
     observer = Observer(0.25, 1.0)
-    observer.carried(Landed(0.0, 0.5, 1.0))
+    observer.replied(Landed(0.0, 0.5, 1.0, 7.0))
     observer.iterated([0.0, 1.0, 2.0])
     assert observer.busy_s == (0.25, 0.25)
 
@@ -161,12 +170,13 @@ def test_times_are_those_of_arrival():
 def test_a_block_takes_what_it_took_lately():
     observer = Observer(0.0, 0.3)
     assert observer.block_s == ticks(0.3)
-    observer.pushed(4, Landed(0.0, 1.0, 2.0))
-    observer.pushed(4, Landed(0.0, 2.0, 5.0))
+    observer.pushed(4, Landed(0.0, 1.0, 2.0, 10.0))
+    observer.pushed(4, Landed(0.0, 2.0, 5.0, 30.0))
+    observer.iterated([])
     assert observer.block_s == 0.5
+    observer.replied(Landed(0.0, 5.0, 6.0, 10.0))
+    observer.iterated([])
     assert observer.block_s == 0.5  # nothing new
-    observer.pushed(1, Landed(0.0, 5.0, 6.0))
-    assert observer.block_s == 1.0
 
 
 def test_the_rate_counts_waiting_behind_others_but_not_for_ones_own_next_push():
