@@ -129,6 +129,11 @@ class FoldedDecodeNode(SimDecodeNode):
         if when_s > self.runtime.now:
             await self.runtime.until(when_s)
 
+    def observe_rate(self) -> float | None:
+        """Bytes a second at which requests' planned pushes have arrived."""
+        self.report()
+        return None if self.observer is None else self.observer.rate
+
     def number_fetch(self) -> int:
         """A number for a new fetch."""
         self._num_fetches += 1
@@ -217,6 +222,8 @@ class FoldedDecodeNode(SimDecodeNode):
             return
         self.meter.add(sent)
         if sent.fetch is not None:
+            if self.observer is not None:
+                self.observer.replied(sent)
             self._report_reply(sent.fetch, sent.data_bytes)
             return
         if sent.key[3] not in self.slots:
@@ -225,12 +232,12 @@ class FoldedDecodeNode(SimDecodeNode):
         row = self.recorder.request(slot.request.request_id)
         landings, lands_s = slot.landings, sent.end_s + self._one_way_s
         if sent.blocks is not None:
-            self.note_speculative(slot, sent.data_bytes, len(sent.blocks), lands_s)
+            self.note_speculative(slot, sent.data_bytes, len(sent.blocks), lands_s, sent)
             row.add_bytes(Purpose.SPECULATIVE, sent.data_bytes)
         else:
             assert isinstance(landings, ForeseenLandings)
             landings.land_in_order(sent.key[2])
-            self.note_planned(slot, lands_s)
+            self.note_planned(slot, lands_s, sent)
             if not landings.num_in_flight:
                 row.proactive_bytes = sum(round(push.data_bytes) for push in landings.pushes)
                 row.metadata_bytes = landings.metadata_bytes

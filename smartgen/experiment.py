@@ -204,7 +204,10 @@ class Experiment:
     @property
     def metadata_ratio(self) -> float:
         """Metadata bytes for each KV byte: none where nothing is selected."""
-        return self.selector.metadata_ratio if self.policy.selects else 0.0
+        if not self.policy.selects:
+            return 0.0
+        ratio = self.policy.metadata_ratio
+        return self.selector.metadata_ratio if ratio is None else ratio
 
     @cached_property
     def budget(self) -> Budget:
@@ -267,6 +270,7 @@ class Experiment:
         law, exponent = self.selection, self.selection.exponent(self.policy.order)
         requests = self.requests
         nodes = self.cluster.prefill_nodes
+        one_of("policy.speculation in the recursion", self.policy.speculation, ("fixed",))
         one_of("mask_update in the recursion", self.mask_update, ("iteration",))
         one_of("network.discipline in the recursion", self.network.discipline, ("fifo",))
         self._refuse_in_recursion()
@@ -330,12 +334,15 @@ class Planner:
         self._common: Int | None = None
         self._plans: dict[int, Plan] = {}
 
-    def plans_of(self, requests: Sequence[Request]) -> list[Plan]:
-        """Plans of requests that arrive together; only a closed batch's share one budget."""
+    def plans_of(self, requests: Sequence[Request], rate: float | None = None) -> list[Plan]:
+        """Plans of requests that arrive together; only a closed batch's share one budget.
+
+        rate: bytes a second at which earlier requests' pushes were observed to arrive, or null.
+        """
         experiment, budget = self._experiment, self._experiment.budget
         if experiment.workload.closed:
             return [self._plan(request, experiment.batch_blocks) for request in requests]
-        share = experiment.link_share
+        share = experiment.link_share if rate is None else budget.share_at(rate)
         return [self._plan(r, budget.planned_blocks([r], share)) for r in requests]
 
     def plan_of(self, assign: Assign) -> Plan:

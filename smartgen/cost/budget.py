@@ -78,6 +78,10 @@ class Budget:
             receivers * self.network.receiver_bytes_per_s, hosts * self.network.sender_bytes_per_s
         )
 
+    def share_at(self, bytes_per_s: float) -> float:
+        """The share of its network that a request gets whose pushes arrive at such a rate."""
+        return min(1.0, bytes_per_s / self._bytes_per_s(1))
+
     def planned_blocks(self, requests: Sequence[Request], link_share: float = 1.0) -> int:
         """K_r of each request of this batch, which gets a share of the network."""
         batch = list(requests)

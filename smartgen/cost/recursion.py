@@ -17,7 +17,7 @@ import numpy as np
 from smartgen.cost.cards import Network
 from smartgen.cost.cost import Cost
 from smartgen.kv import Geometry
-from smartgen.policy import Plan, Policy, speculate
+from smartgen.policy import Plan, Policy, fixed_quotas, speculate
 from smartgen.workload import Request
 
 
@@ -339,7 +339,8 @@ class _Recursion:
             if self.landed[i] == len(plan.order) or posted_s < self.plan_done_s[i]:
                 continue
             before = self.posted[i]
-            blocks = speculate(batch.policy, plan, before, step, layer)
+            quota = fixed_quotas(batch.policy, self.layers, plan.blocks_per_layer, step)[layer]
+            blocks = speculate(plan, before, quota)
             if not len(blocks):
                 continue
             self.posted[i] = before + len(blocks)

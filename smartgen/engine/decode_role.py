@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from smartgen.engine.idleness import Idleness
 from smartgen.engine.messages import (
     Abort,
     Assign,
@@ -13,7 +14,6 @@ from smartgen.engine.messages import (
     Failed,
     Fetch,
     Handover,
-    Idle,
     Message,
     PeerLost,
     Release,
@@ -24,8 +24,8 @@ from smartgen.metrics.records import Recorder
 from smartgen.policy import Plan, Policy
 from smartgen.workload import Request
 
-PlansOf = Callable[[Sequence[Request]], Sequence[Plan]]
-"""The plans of requests that arrive together; pure."""
+PlansOf = Callable[[Sequence[Request], float | None], Sequence[Plan]]
+"""The plans of requests that arrive together, and of an observed rate, if there is one; pure."""
 
 WAITING, ASSIGNED, READY, RUNNING, GONE = "waiting", "assigned", "ready", "running", "gone"
 
@@ -91,8 +91,10 @@ class DecodeRole:
         self._runtime, self._node, self._channels = runtime, node, channels
         self._front, self._policy, self._plans_of = front, policy, plans_of
         self._recorder, self._together, self._most = recorder, together, most
+        self._lost: set[int] = set()
+        self._idleness = Idleness(policy, channels, self._lost.__contains__, recorder)
         self._pipeline = Pipeline(
-            runtime, num_layers, looks_ahead, policy.lanes, self._announce, self._send_to
+            runtime, num_layers, looks_ahead, policy.lanes, self._idleness.announce, self._send_to
         )
         self._serving: dict[int, _Serving] = {}
         self._ready: list[_Serving] = []
@@ -100,12 +102,10 @@ class DecodeRole:
         self._incomplete: list[_Serving] = []  # of the batch, those whose prefill node is needed
         self._gone: list[_Serving] = []  # of the batch, those that have ended
         self._last: dict[int, list[_Serving]] = {}  # who makes the last token in an iteration
-        self._lost: set[int] = set()
         self._num_accepted = self._num_reserving = self._num_assigned = 0
         self._iteration = 0
         self._ended = False
         self._changed = runtime.event()
-        self._idle_groups: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
         self._scope = runtime.scope()
 
     async def run(self) -> None:
@@ -122,11 +122,17 @@ class DecodeRole:
 
     def accept(self, requests: Sequence[Request], peers: Sequence[int]) -> None:
         """Serve requests that arrive together; peers[i] is the prefill node of requests[i]."""
-        group = []
-        for request, peer, plan in zip(requests, peers, self._plans_of(requests), strict=True):
+        group, rate = [], None
+        if self._policy.budget_source == "observed":
+            rate = self._node.observe_rate()
+        for request, peer, plan in zip(
+            requests, peers, self._plans_of(requests, rate), strict=True
+        ):
             self._num_accepted += 1
             serving = _Serving(request, plan, peer, epoch=self._num_accepted)
             self._serving[request.request_id] = serving
+            if rate is not None:
+                self._recorder.decide("rate", request.request_id, 0, 0, [rate])
             self._recorder.decide("plan", request.request_id, 0, 0, [plan.num_planned])
             group.append(serving)
         self._num_reserving += 1
@@ -343,6 +349,8 @@ class DecodeRole:
     async def _iterate(self) -> None:
         self._iteration += 1
         step = self._node.begin()
+        if step.remote:
+            self._idleness.begin(step, self._batch, self._iteration)
         await step.perform(partial(self._acts, step))
         step.close()
         for serving in self._last.pop(self._iteration, ()):
@@ -352,7 +360,6 @@ class DecodeRole:
 
     async def _acts(self, step: Step[Any]) -> None:
         if step.remote:
-            self._idle_groups = self._group(step)
             await self._pipeline.run(step)
             await step.logits()
         else:
@@ -367,23 +374,6 @@ class DecodeRole:
             elif serving.state == RUNNING:
                 left.append(serving)
         self._incomplete = left
-
-    def _group(self, step: Step[Any]) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
-        """Whom to tell of idleness in this iteration: peer, its requests, their steps."""
-        groups: dict[int, tuple[list[int], list[int]]] = {}
-        for request_id in step.incomplete:
-            serving = self._batch[request_id]
-            number = self._iteration - serving.first_iteration + 1
-            if self._policy.announces_idle(number):
-                requests, steps = groups.setdefault(serving.peer, ([], []))
-                requests.append(request_id)
-                steps.append(number)
-        return [(peer, tuple(ids), tuple(steps)) for peer, (ids, steps) in groups.items()]
-
-    def _announce(self, step: Step[Any], layer: int) -> None:
-        for peer, requests, steps in self._idle_groups:
-            if peer not in self._lost:
-                self._channels[peer].send(Idle(layer, requests, steps))
 
     def _send_to(self, peer: int, fetch: Fetch) -> None:
         self._channels[peer].send(fetch)

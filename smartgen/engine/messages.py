@@ -33,12 +33,14 @@ class Handover(msgspec.Struct, frozen=True, tag=True):
 class Idle(msgspec.Struct, frozen=True, tag=True):
     """Decoding node to prefill node: attention of this layer starts, the network is idle.
 
-    steps[i] is how many iterations requests[i] has been decoding, counted from 1.
+    steps[i] is how many iterations requests[i] has been decoding, counted from 1; quotas[i] is how
+    many blocks of it may be pushed now.
     """
 
     layer: int
     requests: tuple[int, ...]
     steps: tuple[int, ...]
+    quotas: tuple[int, ...]
 
 
 class Rows(msgspec.Struct, frozen=True):

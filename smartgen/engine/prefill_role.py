@@ -140,14 +140,14 @@ class PrefillRole:
             self._scope.spawn(self._fail(served, str(failure)))
 
     def _speculate(self, idle: Idle) -> None:
-        """Push the next blocks of every request named, each within its own budget."""
+        """Push the next blocks of every request named, each within its own quota."""
         node, layer = self._node, idle.layer
-        for request_id, step in zip(idle.requests, idle.steps, strict=True):
+        for request_id, step, quota in zip(idle.requests, idle.steps, idle.quotas, strict=True):
             served = self._served.get(request_id)
             if served is None or served.leaving or not served.plan_delivered:
                 continue
             posted = node.posted(request_id)
-            blocks = speculate(self._policy, served.plan, posted, step, layer)
+            blocks = speculate(served.plan, posted, quota)
             if len(blocks):
                 self._recorder.decide("speculate", request_id, step, layer, blocks)
                 node.push(request_id, blocks, None)

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from smartgen.engine.messages import Assign, Fetch, Message
 from smartgen.kv.geometry import Int
-from smartgen.policy import Plan
+from smartgen.policy import Observation, Plan
 from smartgen.workload import Request
 
 
@@ -138,6 +138,12 @@ class Step(Protocol[SplitT]):
     def lacks_first_layer(self) -> bool:
         """Whether layer 0 did not come whole with the handover of a request that takes step 1."""
 
+    def observe(self, requests: Sequence[int]) -> Observation:
+        """What was seen of the last iteration, and of those of the requests whose plan is here.
+
+        Asked once, before the acts; only of nodes whose policy wants to know.
+        """
+
     def perform(self, acts: Callable[[], Coroutine[Any, Any, None]]) -> Awaitable[None]:
         """Carry out the acts of the iteration.
 
@@ -187,6 +193,9 @@ class Step(Protocol[SplitT]):
 
 class DecodeNode(Protocol):
     """The node that decodes; its pool is where pushes land."""
+
+    def observe_rate(self) -> float | None:
+        """Bytes a second at which planned pushes of late arrived; null if none has, yet."""
 
     def reserve(self, request: Request, peer: int, plan: Plan) -> Awaitable[int]:
         """Wait for room in the pool; returns the slot that pushes are addressed to."""

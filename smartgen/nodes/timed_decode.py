@@ -11,6 +11,7 @@ from smartgen.metrics.records import Purpose, Recorder, TokenSpan
 from smartgen.nodes.batch import Batch
 from smartgen.nodes.landings import Landings
 from smartgen.nodes.meter import Meter
+from smartgen.nodes.observer import Carried, Observer
 from smartgen.nodes.replies import Replies
 from smartgen.nodes.report import report_transfer
 from smartgen.nodes.room import Room
@@ -45,6 +46,7 @@ class TimedDecodeNode(Generic[S]):
         self.batch: Batch[S] = Batch(experiment.geometry, experiment.workload.grows)
         self._room = Room(runtime, experiment.cluster.decode_pool_tokens)
         self.in_iteration = False
+        self.observer = _observer(experiment) if experiment.policy.observes else None
         self._num_slots = 0
 
     # -- what a backend adds
@@ -74,6 +76,11 @@ class TimedDecodeNode(Generic[S]):
     def step(self) -> Step[Any]:
         """Make an iteration of the batch."""
         raise NotImplementedError
+
+    def observe_rate(self) -> float | None:
+        """Bytes a second at which requests' planned pushes have arrived."""
+        self.settle()
+        return None if self.observer is None else self.observer.rate
 
     # -- the pool
 
@@ -115,6 +122,8 @@ class TimedDecodeNode(Generic[S]):
     def release(self, slot: int) -> None:
         """Give the slot's pages back."""
         request = self.slots.pop(slot).request
+        if self.observer is not None:
+            self.observer.forget(slot)
         self._room.give(request.prompt_tokens + request.output_tokens)
         self.recorder.request(request.request_id).released_s = self.runtime.now
 
@@ -148,6 +157,8 @@ class TimedDecodeNode(Generic[S]):
         report_transfer(self.recorder, parcel, posting.flow, now, self.name, "landed")
         self.meter.add(posting.flow)
         if write.fetch_id is not None:
+            if self.observer is not None:
+                self.observer.replied(posting.flow)
             self.landed_bytes[Purpose.ON_DEMAND] += parcel.data_bytes
             self.store_rows(write)
             self.replied(posting)
@@ -156,19 +167,25 @@ class TimedDecodeNode(Generic[S]):
             assert parcel.layer is not None
             self.store(slot, write, write.blocks)
             slot.landings.land(parcel.layer)
-            self.note_planned(slot, now)
+            self.note_planned(slot, now, posting.flow)
         else:
-            self.note_speculative(slot, parcel.data_bytes, parcel.num_blocks, now)
+            self.note_speculative(slot, parcel.data_bytes, parcel.num_blocks, now, posting.flow)
 
-    def note_planned(self, slot: S, landed_s: float) -> None:
+    def note_planned(self, slot: S, landed_s: float, flow: Carried) -> None:
         """A planned push has landed, and the landings know."""
+        if self.observer is not None:
+            self.observer.planned(slot.number, flow, not slot.landings.num_in_flight)
         if not slot.landings.num_in_flight:
             row = self.recorder.request(slot.request.request_id)
             row.plan_delivered_s = landed_s
             self._note_all(slot, landed_s)
 
-    def note_speculative(self, slot: S, num_bytes: float, num_blocks: int, landed_s: float) -> None:
+    def note_speculative(
+        self, slot: S, num_bytes: float, num_blocks: int, landed_s: float, flow: Carried
+    ) -> None:
         """A speculative push has landed whole."""
+        if self.observer is not None:
+            self.observer.pushed(num_blocks, flow)
         self.landed_bytes[Purpose.SPECULATIVE] += num_bytes
         slot.num_undelivered -= num_blocks
         self._note_all(slot, landed_s)
@@ -238,3 +255,12 @@ class TimedDecodeNode(Generic[S]):
         self.batch.advance()
         self.in_iteration = True
         return self.step()
+
+
+def _observer(experiment: Experiment) -> Observer:
+    """An observer that expects blocks of a mean prompt at the network's own rate."""
+    network, geometry = experiment.network, experiment.geometry
+    tokens = [request.prompt_tokens for request in experiment.requests]
+    size = geometry.entry_bytes * sum(map(geometry.entries, tokens)) / len(tokens)
+    block_s = size / geometry.num_blocks / network.receiver_bytes_per_s + network.pair_us * 1e-6
+    return Observer(network.one_way_s, block_s)

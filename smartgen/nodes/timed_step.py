@@ -1,6 +1,6 @@
 """An iteration in the cost model's time; a backend says what is remote, and moves it."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
@@ -9,6 +9,7 @@ from smartgen.metrics.records import ActRow, IterationRow, Purpose
 from smartgen.nodes.replies import Awaited, interference_s
 from smartgen.nodes.timed_decode import S, TimedDecodeNode
 from smartgen.nodes.timing import StepTimer
+from smartgen.policy import Observation
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +52,7 @@ class TimedStep(Generic[S]):
         self._attended: dict[int, float] = {}  # where less than what is selected is attended
         self._remote_entries = self._local_entries = 0.0
         self._num_messages = 0
+        self._starts_s: list[float] = []  # of the layers, where an observer wants to know
 
     def _take(self, act: str, layer: int | None, seconds: float) -> Awaitable[Any]:
         """Begin an act that takes so long."""
@@ -109,6 +111,24 @@ class TimedStep(Generic[S]):
             for slot in self._left
         )
 
+    def observe(self, requests: Sequence[int]) -> Observation:
+        """What the node has seen of its last iteration, and what of these requests is missing."""
+        observer = self._node.observer
+        assert observer is not None
+        asked = frozenset(requests)
+        here = [
+            slot
+            for slot in self._left
+            if slot.request.request_id in asked and not slot.landings.num_in_flight
+        ]
+        return Observation(
+            observer.layer_s,
+            observer.busy_s,
+            observer.block_s,
+            tuple(slot.request.request_id for slot in here),
+            tuple(slot.num_left for slot in here),
+        )
+
     def perform(self, acts: Callable[[], Coroutine[Any, Any, None]]) -> Awaitable[None]:
         """Carry out the acts as they come."""
         return acts()
@@ -134,7 +154,10 @@ class TimedStep(Generic[S]):
 
     def project(self, layer: int) -> Awaitable[Any]:
         """Launches and projections."""
-        return self._take("project", layer, self._timer.project(self._runtime.now))
+        now = self._runtime.now
+        if self._node.observer is not None:
+            self._starts_s.append(now)
+        return self._take("project", layer, self._timer.project(now))
 
     def in_flight(self, layer: int) -> bool:
         """Whether planned pushes of the layer are still to come."""
@@ -222,12 +245,17 @@ class TimedStep(Generic[S]):
 
     def logits(self) -> Awaitable[Any]:
         """The language-model head."""
-        return self._take("logits", None, self._timer.head(self._runtime.now))
+        now = self._runtime.now
+        if self._node.observer is not None:
+            self._starts_s.append(now)
+        return self._take("logits", None, self._timer.head(now))
 
     def close(self) -> None:
         """Report the iteration."""
         node, now = self._node, self._runtime.now
         node.settle()
+        if node.observer is not None:
+            node.observer.iterated(self._starts_s)
         self.append_tokens()
         landed, node.landed_bytes = node.landed_bytes, dict.fromkeys(node.landed_bytes, 0.0)
         row = IterationRow(

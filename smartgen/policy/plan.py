@@ -1,4 +1,4 @@
-"""How much is pushed proactively, and what is pushed speculatively: pure decisions."""
+"""How much of a request is pushed proactively, and in which order: pure decisions."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -71,18 +71,3 @@ class Plan:
     def left(self) -> Int:
         """The blocks that are not pushed during prefill."""
         return self.order[self.num_planned :]
-
-
-def speculate(policy: Policy, plan: Plan, posted: int, step: int, layer: int) -> Int:
-    """Return the blocks to push as this layer's attention leaves the network idle in this step.
-
-    Draws from what the plan has left after the posted ones, never from what a mask lacks: that
-    would resend blocks in flight. At most speculative_ratio * M blocks on average per layer;
-    where that is no whole number, which layers push the odd block depends on step and layer
-    alone, so that a step can be played again.
-    """
-    per_layer = policy.speculative_ratio * plan.blocks_per_layer
-    number = step * plan.num_layers + layer
-    # 0.1 * 30 blocks are 3, whatever binary fractions say
-    quota = int(per_layer * (number + 1) + 1e-6) - int(per_layer * number + 1e-6)
-    return plan.order[posted : posted + quota]

@@ -27,6 +27,10 @@ POLICIES = (
     "proactive_only",
     "smartgen",
     "smartgen_budgeted",
+    "smartgen_codes",
+    "smartgen_idle",
+    "smartgen_rate",
+    "smartgen_adaptive",
 )
 TIMES = 1e-9
 """Relative: the two add the same durations in another order. What the sums lose is a few last bits
@@ -184,6 +188,8 @@ def policy_of(rng, policy):
     return replace(
         policy,
         speculative_ratio=rng.choice([0.0, 0.013, 0.1, 0.37, 1.0]),
+        speculative_fill=rng.choice([0.0, 0.5, 0.9, 2.0 / 3, 1.0]),
+        speculative_floor=rng.choice([0.001, 0.02, 0.3]),
         first_speculative_step=rng.choice([1, 2, 4]),
     )
 
@@ -191,7 +197,7 @@ def policy_of(rng, policy):
 def experiment_of(build, ask, seed):
     """Anything that may be folded, from an idle system to an overloaded one."""
     rng = random.Random(seed)
-    name = rng.choice((*POLICIES, *["smartgen"] * 4))
+    name = rng.choice((*POLICIES, *["smartgen"] * 4, *["smartgen_adaptive"] * 4))
     laws = {"on_demand_only": ["blocks"], "partial_reuse": ["exponent"]}
     law = rng.choice(laws.get(name, ["blocks", "blocks", "exponent"]))
     requests, closed = asked(rng), rng.random() < 0.25

@@ -1,7 +1,10 @@
 """A contract that cannot fail proves nothing: plant a fault in one world and see it found."""
 
+from dataclasses import replace
+
 import pytest
 
+import smartgen.engine.idleness as idleness
 import smartgen.engine.prefill_role as prefill_role
 import smartgen.nodes.channel as channel
 from smartgen.cost.shaper import Shaper
@@ -11,9 +14,12 @@ from smartgen.errors import SmartGenError
 from smartgen.kv import LOCAL
 from smartgen.metrics.records import Purpose
 from smartgen.nodes.channel import LocalChannel, channel_pair
+from smartgen.nodes.observer import Observer
 from smartgen.nodes.timed_prefill import TimedPrefillNode
+from smartgen.nodes.timed_step import TimedStep
 from smartgen.nodes.timing import StepTimer
-from smartgen.policy import Plan
+from smartgen.policy import Plan, observed_quotas
+from smartgen.policy.observation import TICK_S
 from smartgen.sim import SimBackend
 from smartgen.sim.runtime import SimRuntime
 
@@ -136,6 +142,58 @@ def test_an_act_that_takes_a_little_longer_is_found(worlds_agree, monkeypatch):
     monkeypatch.setattr(StepTimer, "head", lambda timer, now: head(timer, now) * 1.001)
     with pytest.raises(AssertionError):
         worlds_agree()
+
+
+# -- observations
+
+
+@pytest.fixture
+def observing_worlds_agree(tiny):
+    """The same as worlds_agree, for a scheme that decides by what decoding nodes observe."""
+    experiment = tiny("network.gbps=0.01", "policy=smartgen_adaptive", "record.decisions=true")
+    decisions, _ = decisions_and_times(SimBackend(fold=False).run(experiment))
+
+    def compare():
+        assert decisions_and_times(EmuBackend(memory_gib=1.0).run(experiment))[0] == decisions
+
+    compare()
+    return compare
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda seen: replace(seen, layer_s=(seen.layer_s[0] + TICK_S, *seen.layer_s[1:])),
+        lambda seen: replace(seen, block_s=1.1 * seen.block_s),
+        lambda seen: replace(seen, blocks_left=(seen.blocks_left[0] + 1, *seen.blocks_left[1:])),
+    ],
+    ids=["a layer that took a tick longer", "slower blocks", "a block that had landed"],
+)
+def test_an_observation_that_is_altered_is_found(observing_worlds_agree, monkeypatch, alter):
+    observe = TimedStep.observe
+    monkeypatch.setattr(TimedStep, "observe", lambda *arguments: alter(observe(*arguments)))
+    with pytest.raises(AssertionError):
+        observing_worlds_agree()
+
+
+def test_a_quota_that_does_not_follow_from_its_observation_is_found(
+    observing_worlds_agree, monkeypatch
+):
+    def greedy(*arguments):
+        return tuple(tuple(quota + 1 for quota in told) for told in observed_quotas(*arguments))
+
+    monkeypatch.setattr(idleness, "observed_quotas", greedy)
+    with pytest.raises(AssertionError):
+        observing_worlds_agree()
+
+
+def test_a_block_that_is_seen_to_land_twice_is_found(observing_worlds_agree, monkeypatch):
+    pushed = Observer.pushed
+    monkeypatch.setattr(
+        Observer, "pushed", lambda observer, blocks, flow: pushed(observer, 2 * blocks, flow)
+    )
+    with pytest.raises(AssertionError):
+        observing_worlds_agree()
 
 
 # -- messages

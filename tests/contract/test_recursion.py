@@ -15,6 +15,8 @@ SCHEMES = (
     "partial_reuse",
     "smartgen",
     "smartgen_budgeted",
+    "smartgen_codes",
+    "smartgen_rate",
     "proactive_only",
     "hack",
 )

@@ -54,7 +54,7 @@ def test_full_transfer_over_a_tenth_of_the_bandwidth_takes_at_least_its_bytes_ov
     assert delivered_s >= moved / experiment.network.receiver_bytes_per_s * (1 - 1e-6)
 
 
-@pytest.mark.parametrize("policy", ["full", "smartgen", "smartgen_budgeted"])
+@pytest.mark.parametrize("policy", ["full", "smartgen", "smartgen_budgeted", "smartgen_adaptive"])
 def test_every_block_is_pushed_and_delivered_exactly_once(build, policy):
     experiment = build(
         "model=tiny",

@@ -13,6 +13,7 @@ from smartgen.policy import (
     Profile,
     block_importance,
     choose,
+    fixed_quotas,
     order_blocks,
     proactive_budget,
     speculate,
@@ -73,7 +74,8 @@ def test_speculation_posts_every_remaining_block_once_in_plan_order(planned, rat
     policy = Policy(name="any", speculative_ratio=ratio)
     posted, calls = [], 0
     while planned + len(posted) < 40:
-        posted += speculate(policy, plan, planned + len(posted), step, layer).tolist()
+        quota = fixed_quotas(policy, 5, 8, step)[layer]
+        posted += speculate(plan, planned + len(posted), quota).tolist()
         step, layer = (step, layer + 1) if layer < 4 else (step + 1, 0)
         calls += 1
         # a block more or less, whichever layer the count starts at
@@ -89,7 +91,7 @@ def test_a_ratio_of_10_percent_finishes_in_10_iterations_on_an_idle_network(rati
     posted = layers = 0
     while posted < geometry.num_blocks:
         step, layer = divmod(layers, geometry.num_layers)
-        posted += len(speculate(policy, plan, posted, 2 + step, layer))
+        posted += len(speculate(plan, posted, fixed_quotas(policy, 40, 1000, 2 + step)[layer]))
         layers += 1
     assert layers == iterations * geometry.num_layers
 
@@ -125,6 +127,12 @@ def test_planned_blocks_are_grouped_by_layer_in_pushing_order():
         ({"speculative_ratio": float("nan")}, "policy.speculative_ratio=nan"),
         ({"lanes": "two"}, "policy.lanes='two' must be one of parallel, serial, none"),
         ({"reuse": 1}, "policy.reuse=1 must be true or false"),
+        ({"speculation": "guessed"}, "policy.speculation='guessed' must be one of fixed, observed"),
+        (
+            {"speculation": "observed", "speculative_floor": 0.0},
+            "policy.speculative_floor=0 must be above 0 with speculation=observed",
+        ),
+        ({"metadata_ratio": -0.1}, "policy.metadata_ratio=-0.1"),
         ({"codec": "hack"}, "policy.placement with codec=hack='host' must be one of gpu"),
     ],
 )
