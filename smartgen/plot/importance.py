@@ -42,7 +42,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     other ones for each length. That positions matter alike at all lengths is how the law is made;
     lines of several lengths show how far samples of 16 requests differ.
     """
-    shares = [_shares(run) for run in runs]
+    shares = [shares_by_position(run) for run in runs]
     with canvas(path, PAGE_INCHES, 2.2) as figure:
         found = looks(runs)
         for number, axes in enumerate(figure.subplots(1, 2, sharey=True)):
@@ -82,7 +82,7 @@ def _draw_lines(
     axes.set_title(f"layer {numbers} ({kind})", fontsize=8)
 
 
-def _shares(run: Run) -> list[tuple[int, Curve] | None]:
+def shares_by_position(run: Run) -> list[tuple[int, Curve] | None]:
     """For a layer of each kind its number and its share of selecting heads and requests."""
     from omegaconf import OmegaConf
 

@@ -50,7 +50,7 @@ SCHEMES = {
     "partial_profile": (VERMILLION, "v"),
     "partial_parallel": (GREEN, "<"),
     "partial_reuse": (YELLOW, ">"),
-    "parallel_reuse": (_mixed(GREEN, YELLOW, 0.55), "8"),
+    "parallel_reuse": (_mixed(GREEN, YELLOW, 0.55), "2"),
     "hack": (PURPLE, "D"),
     "smartgen": (BLUE, "o"),
     "smartgen_budgeted": (_mixed(BLUE, WHITE, 0.35), "h"),

@@ -53,7 +53,7 @@ FIGURES = (
     ),
     Figure(
         name="figure_12_models",
-        kind="models",
+        kind="bars",
         experiments=("figure_12_models",),
         caption="TTST and TBT of five models on four datasets' mean lengths, batches of six.",
     ),
@@ -111,5 +111,25 @@ FIGURES = (
         kind="latencies",
         experiments=("figure_16c",),
         caption="TTST and TBT over the selection ratio, InfiniGen and HATA.",
+    ),
+    Figure(
+        name="speculation_map",
+        kind="map",
+        experiments=("speculation_map", "speculation_map_full"),
+        caption="Beyond the paper: where speculation pays, by bandwidth and speculative ratio.",
+        is_banded=False,
+    ),
+    Figure(
+        name="adaptive",
+        kind="latencies",
+        experiments=("adaptive",),
+        caption="Beyond the paper: adaptive schemes against the fixed 10 %, batches of six.",
+    ),
+    Figure(
+        name="adaptive_varying",
+        kind="bars",
+        experiments=("adaptive_varying",),
+        caption="Beyond the paper: the same on links whose rate varies, requests over time.",
+        is_banded=False,
     ),
 )

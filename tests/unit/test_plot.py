@@ -14,7 +14,7 @@ from smartgen.metrics.store import Run
 from smartgen.plot.bars import draw as draw_bars
 from smartgen.plot.cdf import distribution
 from smartgen.plot.ctl import stalls, well_known
-from smartgen.plot.importance import _shares as shares_by_position
+from smartgen.plot.importance import shares_by_position
 from smartgen.plot.needs import needed
 from smartgen.plot.orders import _sorted as sorted_runs
 from smartgen.plot.stalls import BEFORE, second_and_later
@@ -201,13 +201,15 @@ def test_stall_bars_are_as_tall_as_ttst_and_tbt(runs: list[Run]) -> None:
         assert second[BEFORE] > 0
 
 
-def test_positions_need_a_law_that_knows_them(tmp_path: Path) -> None:
+def test_positions_need_a_law_that_knows_them(run_of: RunOf, tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", "selection=exponent", "mask_update=iteration")
     with pytest.raises(SmartGenError, match=r"plot='importance' needs selection=blocks; run knows"):
         plot.draw("importance", [run], tmp_path / "figure.png")
 
 
-def test_orders_are_compared_seed_by_seed_within_what_else_differs(tmp_path: Path) -> None:
+def test_orders_are_compared_seed_by_seed_within_what_else_differs(
+    run_of: RunOf, tmp_path: Path
+) -> None:
     names = ("order_random", "partial_parallel")
     runs = [
         run_of(tmp_path / f"{name}{gbps}{seed}", f"policy={name}", f"network.gbps={gbps}", seed)
@@ -227,7 +229,7 @@ def test_orders_are_compared_seed_by_seed_within_what_else_differs(tmp_path: Pat
     assert chart.fetched("0.05", "order_random") == pytest.approx(wanted)
 
 
-def test_shares_by_position_are_those_of_the_runs_law(tmp_path: Path) -> None:
+def test_shares_by_position_are_those_of_the_runs_law(run_of: RunOf, tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", "blocks_per_layer=100", "model.num_hidden_layers=12")
     for pair in shares_by_position(run):
         assert pair is not None
