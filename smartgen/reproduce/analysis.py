@@ -116,18 +116,23 @@ class Analysed:
 def analyse(sets: Sequence[Mapping[str, float]], screen: Screen) -> Analysed:
     """Compute all of it; sets: constants by name, of sets that fit equally well."""
     of, constants = analysis(), all_constants()
-    asked = [Asked(lambda experiment: experiment)]
-    asked += [Asked(Constants(values)) for values in sets]
+    unlike = list(
+        dict.fromkeys(tuple(values.items()) for values in sets)
+    )  # a chain may stand still
+    asked = [Asked(Constants({}))]
+    asked += [Asked(Constants(dict(values))) for values in unlike]
     asked += [Asked(Constants({c.name: end})) for c in constants for end in (c.low, c.high)]
     asked += [Asked(switch, switch.adjust) for switch in SWITCHES]
     base, *others = many(of, asked, screen)
-    ends = others[len(sets) : len(sets) + 2 * len(constants)]
+    by_set = dict(zip(unlike, others, strict=False))
+    others = others[len(unlike) :]
+    ends = others[: 2 * len(constants)]
     return Analysed(
         of.claims,
         base,
-        others[: len(sets)],
+        [by_set[tuple(values.items())] for values in sets],
         list(zip(constants, ends[::2], ends[1::2], strict=True)),
-        list(zip(SWITCHES, others[len(sets) + len(ends) :], strict=True)),
+        list(zip(SWITCHES, others[len(ends) :], strict=True)),
     )
 
 

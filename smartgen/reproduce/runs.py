@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 SEEDS = (1, 2, 3)
-LENGTH_CV = 0.4
-"""Batches of drawn lengths: the guess of conf/workload/multifieldqa_open.yaml."""
+LENGTH_CV = 0.1
+"""Batches of drawn lengths: a guess, small enough that all of a batch are prefilled together."""
 
 _CHUNK = 8  # runs that a worker takes at a time: enough to make up for handing them over
 
@@ -57,7 +57,7 @@ def run_all(points: Sequence[Point], root: Path, screen: Screen) -> dict[Point, 
     from joblib import Parallel, delayed
 
     chunks = [points[i : i + _CHUNK] for i in range(0, len(points), _CHUNK)]
-    workers = Parallel(n_jobs=-1, return_as="generator_unordered")
+    workers = Parallel(n_jobs=-1, return_as="generator_unordered", pre_dispatch="all")
     done = ran = 0
     for new, finished in workers(delayed(_run_chunk)(chunk, root) for chunk in chunks):
         done, ran = done + finished, ran + new
