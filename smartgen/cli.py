@@ -49,7 +49,7 @@ networks:      {network}
 selectors:     {selector}
 selection:     {selection}
 workloads:     {workload}
-kinds of plot: ctl bars gaps stalls cdf load rate needs latencies phases map
+kinds of plot: ctl bars gaps stalls cdf load rate needs latencies phases map orders importance
 
 Every key and its default: smartgen --cfg job. Results go to results/; the same sweep command
 continues where it was interrupted.

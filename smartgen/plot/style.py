@@ -289,7 +289,7 @@ def log_axis(axes: "Axes", which: Literal["x", "y"] = "y") -> None:
     fine = (1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8)
     steps = {0.7: fine, 1.5: (1, 1.5, 2, 3, 4, 5, 7), 3.0: (1, 2, 5)}
     if which == "x":  # numbers stand side by side and need more room
-        steps = {0.5: (1, 1.5, 2, 3, 4, 5, 7), 1.0: (1, 2, 5), 2.0: (1, 3)}
+        steps = {0.5: (1, 1.5, 2, 3, 4, 5, 7), 1.8: (1, 2, 5), 2.2: (1, 3)}
     subs = next((subs for limit, subs in steps.items() if decades < limit), (1,))
     axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))

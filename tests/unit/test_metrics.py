@@ -370,4 +370,10 @@ def test_runs_are_labelled_by_scheme_and_by_what_else_they_differ_in(tmp_path: P
     assert differences(runs) == {"network.gbps": [0.05, 0.05, 0.1]}
     assert labels(runs) == ["full, gbps=0.05", "smartgen, gbps=0.05", "smartgen, gbps=0.1"]
     assert labels(runs[:2]) == ["full", "smartgen"]
+    written(tmp_path / "e", "policy.speculative_ratio=0.5", "network.gbps=0.05")
+    assert labels([*runs[:2], read_run(tmp_path / "e")]) == [
+        "full",  # its own ratio tells it from nothing
+        "smartgen, speculative_ratio=0.1",
+        "smartgen, speculative_ratio=0.5",
+    ]
     assert labels([runs[2], again]) == ["smartgen (c)", "smartgen (d)"]
