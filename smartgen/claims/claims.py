@@ -12,6 +12,12 @@ SETS = ("fit", "held_out", "parameter_free", "contradiction", "setting", "not_si
 NUMBERS = ("ratio", "absolute")
 """Kinds that are compared by their relative error."""
 
+LIMITS = (0.1, 0.15, 0.2)
+"""Errors at which verdicts and scores are cut."""
+
+EVEN = 1e-9
+"""A claim that is off by 15 % is within 15 %, whatever the last bit says."""
+
 BOUNDS = ("below", "above", "at_most", "ordinal")
 """Kinds that hold or do not."""
 
@@ -69,7 +75,7 @@ class Claim:
             return "holds" if self._holds(simulated) else "miss"
         if math.isnan(error):
             return "miss"
-        near = [limit for limit in (0.1, 0.15, 0.2) if abs(error) <= limit]
+        near = [limit for limit in LIMITS if abs(error) <= limit + EVEN]
         return f"within {near[0]:.0%}".replace("%", " %") if near else "miss"
 
     def _holds(self, simulated: float) -> bool:
@@ -99,7 +105,7 @@ class Score:
 
     def within(self, limit: float) -> int:
         """How many errors are at most that."""
-        return sum(abs(error) <= limit for error in self.errors)
+        return sum(abs(error) <= limit + EVEN for error in self.errors)
 
     @cached_property
     def median(self) -> float:

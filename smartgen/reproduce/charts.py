@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smartgen.plot.style import (
     BLACK,
@@ -16,11 +17,16 @@ from smartgen.plot.style import (
     VERMILLION,
     canvas,
     legend_above,
+    scheme,
 )
+from smartgen.reproduce.analysis import Analysed
+from smartgen.reproduce.beyond import METRICS, Compared
 from smartgen.reproduce.results import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+Numbers = NDArray[np.float64]
 
 _COLORS = {
     "fit": (BLUE, "o"),
@@ -39,6 +45,7 @@ def draw_claims(rows: Sequence[Row], path: Path) -> None:
     with canvas(path, PAGE_INCHES, height) as figure:
         for axes, numbers in zip(figure.subplots(1, 2), columns, strict=True):
             _draw_column(axes, [numeric[i] for i in numbers])
+        figure.supxlabel("simulated over claimed; bars: 90 % of the equally good sets", fontsize=7)
         legend_above(figure)
 
 
@@ -53,51 +60,84 @@ def _draw_column(axes: "Axes", rows: Sequence[Row]) -> None:
             axes.plot([low, high], [place, place], color=color, linewidth=2.5, alpha=0.35)
         label = row.claim.set.replace("_", " ")
         axes.plot(row.simulated / claimed, place, marker, color=color, markersize=3, label=label)
-    texts = [f"{row.claim.claim} ({row.claim.claimed})" for row in rows]
-    axes.set_yticks(range(len(rows)), texts, fontsize=4.8)
+    texts = [f"{row.claim.claim.replace(', at most', '')} ({row.claim.claimed})" for row in rows]
+    axes.set_yticks(range(len(rows)), texts, fontsize=5.2)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0.55, 1.6)
-    axes.set_xlabel("simulated / claimed; bars: 90 % of equally good sets", fontsize=6)
     axes.grid(visible=False)
 
 
-def draw_sensitivity(
-    names: Sequence[str], constants: Sequence[str], low: np.ndarray, high: np.ndarray, path: Path
-) -> None:
-    """A tornado for each claim: the constants that move it most, from low to high of their range.
+def draw_sensitivity(of: Analysed, path: Path) -> None:
+    """A tornado for each held-out claim: what the constants that move it most do to it.
 
-    low, high: relative change of each claim [claims, constants] at either end.
+    Each constant goes from the low to the high end of its range, the others stay as they are.
     """
-    columns = 4
-    lines = -(-len(names) // columns)
-    with canvas(path, PAGE_INCHES, 0.82 * lines + 0.35) as figure:
-        grid = figure.subplots(lines, columns, squeeze=False)
-        for number, axes in enumerate(grid.flat):
-            if number < len(names):
-                _draw_tornado(axes, names[number], constants, low[number], high[number])
-            else:
-                axes.set_axis_off()
-        for axes in grid[-1]:
-            axes.set_xlabel("change (%)", fontsize=6)
+    low, high = 100 * of.changes(0), 100 * of.changes(1)
+    moved = [i for i in range(len(of.held_out)) if np.abs([low[i], high[i]]).max() > _LEAST]
+    names = [_short(constant.name) for constant, _, _ in of.ends]
+    lines = -(-len(moved) // _COLUMNS)
+    with canvas(path, PAGE_INCHES, 0.78 * lines + 0.3) as figure:
+        grid = figure.subplots(lines, _COLUMNS, squeeze=False)
+        for axes in grid.flat[len(moved) :]:
+            axes.set_axis_off()
+        for axes, i in zip(grid.flat, moved, strict=False):
+            claim = of.held_out[i]
+            _draw_tornado(axes, names, low[i], high[i])
+            axes.set_title(f"{claim.id} {claim.claim}"[:_TITLE], fontsize=6, pad=2, loc="right")
+        figure.supxlabel("change of the simulated value (%)", fontsize=7)
         legend_above(figure)
 
 
-_MOST = 4  # constants of a tornado
+_COLUMNS, _MOST, _TITLE = 3, 4, 46
+_LEAST = 0.5
+"""Percent; claims that no constant moves by that are left out."""
 
 
-def _draw_tornado(
-    axes: "Axes", name: str, constants: Sequence[str], low: np.ndarray, high: np.ndarray
-) -> None:
+def _short(name: str) -> str:
+    """A constant's name without its part and unit."""
+    name = name.rsplit(".", 1)[-1] if "exponents" not in name else f"g of {name.split('.')[-1]}"
+    for unit in ("_gbytes_per_s", "_ns_per_byte", "_ns_per_token", "_us", "_ms", "_ratio"):
+        name = name.removesuffix(unit)
+    return name.replace("_", " ")
+
+
+def _draw_tornado(axes: "Axes", names: Sequence[str], low: Numbers, high: Numbers) -> None:
     width = np.maximum(np.maximum(low, high), 0) - np.minimum(np.minimum(low, high), 0)
     most = np.argsort(-width, kind="stable")[:_MOST]
     places = np.arange(len(most))
-    for values, color, label in ((low, ORANGE, "low end"), (high, BLUE, "high end")):
-        axes.barh(places, 100 * values[most], color=color, height=0.7, alpha=0.85, label=label)
+    for values, color, label in ((low, ORANGE, "low end"), (high, BLUE, "high end of the range")):
+        axes.barh(places, values[most], color=color, height=0.7, alpha=0.8, label=label)
     axes.axvline(0, color=GUIDE, linewidth=0.6)
-    axes.set_yticks(places, [constants[i] for i in most], fontsize=4.6)
-    axes.tick_params("x", labelsize=5)
+    axes.set_yticks(places, [names[i] for i in most], fontsize=5.5)
+    axes.tick_params("x", labelsize=5.5, pad=1)
     axes.set_ylim(_MOST - 0.5, -0.5)
-    reach = max(2.0, 110 * float(np.max(np.abs(np.concatenate([low[most], high[most]])))))
+    reach = 1.1 * float(np.max(np.abs([low[most], high[most]])))
     axes.set_xlim(-reach, reach)
-    axes.set_title(name, fontsize=5.2, pad=2)
     axes.grid(visible=False)
+
+
+def draw_adaptive(rows: Sequence[Compared], path: Path) -> None:
+    """Each adaptive scheme's latencies over those of the fixed scheme, by links; bars are seeds."""
+    links = list(dict.fromkeys(row.links for row in rows))
+    schemes = [s for s in dict.fromkeys(row.scheme for row in rows) if s.startswith("smartgen_")]
+    found = {(row.links, row.scheme, row.metric): row for row in rows}
+    with canvas(path, PAGE_INCHES, 2.3) as figure:
+        for axes, (metric, name) in zip(
+            figure.subplots(1, len(METRICS)), METRICS.items(), strict=True
+        ):
+            axes.axhline(1.0, color=GUIDE, linewidth=0.8)
+            for number, label in enumerate(schemes):
+                shift = (number - (len(schemes) - 1) / 2) * 0.15
+                _draw_ratios(axes, label, shift, [found.get((at, label, metric)) for at in links])
+            axes.set_xticks(range(len(links)), links, rotation=40, ha="right", fontsize=6)
+            axes.set_ylabel(f"{name} over smartgen's")
+        legend_above(figure)
+
+
+def _draw_ratios(axes: "Axes", label: str, shift: float, rows: Sequence[Compared | None]) -> None:
+    color, marker = scheme(label)
+    for number, row in enumerate(rows):
+        if row is not None:
+            x = number + shift
+            axes.plot([x, x], [min(row.ratios), max(row.ratios)], color=color, linewidth=1.0)
+            axes.plot(x, np.mean(row.ratios), marker, color=color, markersize=3.5, label=label)

@@ -119,17 +119,7 @@ FIGURES = (
         caption="Beyond the paper: where speculation pays, by bandwidth and speculative ratio.",
         is_banded=False,
     ),
-    Figure(
-        name="adaptive",
-        kind="latencies",
-        experiments=("adaptive",),
-        caption="Beyond the paper: adaptive schemes against the fixed 10 %, batches of six.",
-    ),
-    Figure(
-        name="adaptive_varying",
-        kind="bars",
-        experiments=("adaptive_varying",),
-        caption="Beyond the paper: the same on links whose rate varies, requests over time.",
-        is_banded=False,
-    ),
 )
+
+COMPARED = ("adaptive", "adaptive_varying")
+"""Experiments of adaptive schemes against the fixed 10 %, drawn and tabled by themselves."""

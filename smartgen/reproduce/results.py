@@ -17,11 +17,16 @@ SPREAD = ("sets_5", "sets_95")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A claim and its simulated value; sets: between which 90 % of equally good sets put it."""
+    """A claim and its simulated value.
+
+    sets: between which 90 % of the equally good sets put it; holding: in which share of them an
+    order holds.
+    """
 
     claim: Claim
     simulated: float
     sets: tuple[float, float] | None = None
+    holding: float | None = None
 
     @property
     def error(self) -> float | None:
@@ -51,11 +56,13 @@ def rows_of(
             continue
         simulated = MEASURES[claim.id].value(found) if claim.id in MEASURES else checked[claim.id]
         of_sets = [values[claim.id] for values in spread if claim.id in values]
-        sets = None
-        if of_sets:
+        sets = holding = None
+        if of_sets and claim.kind == "ordinal":
+            holding = sum(of_sets) / len(of_sets)
+        elif of_sets:
             low, high = np.percentile(of_sets, (5, 95)).tolist()
             sets = (low, high)
-        rows.append(Row(claim, float(simulated), sets))
+        rows.append(Row(claim, float(simulated), sets, holding))
     return rows
 
 

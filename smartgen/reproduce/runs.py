@@ -35,6 +35,11 @@ def points_of(experiment: str) -> list[Point]:
     return [Point(experiment, overrides) for overrides in product(*swept)]
 
 
+def banded(points: Sequence[Point]) -> list[Point]:
+    """The points, and the same with drawn lengths."""
+    return [*points, *drawn(points)]
+
+
 def drawn(points: Iterable[Point]) -> list[Point]:
     """The same points with drawn lengths, once a seed."""
     return [
