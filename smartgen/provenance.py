@@ -19,7 +19,10 @@ PRESENTATION = ("figures", "results_dir", "hydra")
 """Keys of a configuration that do not change its result."""
 
 
-_TELLS_ONLY = ("calibrate", "cli.py", "launch.py", "progress.py", "sweep.py", "plot")
+_TELLS_ONLY = (
+    *("calibrate", "claims", "reproduce", "plot"),
+    *("cli.py", "launch.py", "progress.py", "sweep.py"),
+)
 """Modules that start runs, say or draw what came out, or make cards."""
 
 

@@ -84,6 +84,13 @@ def closed() -> Callable[..., Experiment]:
     return lambda *overrides: _build((*CLOSED, *overrides))
 
 
+@pytest.fixture(scope="session")
+def cards() -> Experiment:
+    """The closed law with the constants of the cards as they are."""
+    with initialize_config_module("smartgen.conf", version_base="1.3"):
+        return experiment_of(compose("config", list(CLOSED)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Asked(Closed):
     """Given requests, which arrive one by one."""

@@ -82,8 +82,9 @@ def _digest() -> str:
     import hashlib
 
     told = source_digest()
-    for name in ("claims.csv", "constants.csv"):
-        told += Path(__file__).with_name(name).read_text(encoding="utf-8")
+    here = Path(__file__).parent
+    for path in sorted([*here.glob("*.py"), here / "claims.csv", here / "constants.csv"]):
+        told += path.read_text(encoding="utf-8")
     conf = Path(__file__).parents[1] / "conf"
     for root, _, files in sorted(os.walk(conf, followlinks=True)):
         told += "".join(

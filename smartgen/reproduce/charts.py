@@ -83,19 +83,21 @@ def draw_sensitivity(of: Analysed, path: Path) -> None:
         for axes, i in zip(grid.flat, moved, strict=False):
             claim = of.held_out[i]
             _draw_tornado(axes, names, low[i], high[i])
-            axes.set_title(f"{claim.id} {claim.claim}"[:_TITLE], fontsize=6, pad=2, loc="right")
+            told = f"{claim.id} {claim.claim}".removesuffix(", at most")
+            axes.set_title(told, fontsize=5.2, pad=2, loc="right")
         figure.supxlabel("change of the simulated value (%)", fontsize=7)
         legend_above(figure)
 
 
-_COLUMNS, _MOST, _TITLE = 3, 4, 46
+_COLUMNS, _MOST = 3, 4
 _LEAST = 0.5
 """Percent; claims that no constant moves by that are left out."""
 
 
 def _short(name: str) -> str:
     """A constant's name without its part and unit."""
-    name = name.rsplit(".", 1)[-1] if "exponents" not in name else f"g of {name.split('.')[-1]}"
+    parts = name.split(".")
+    name = {"exponents": "g of ", "hack": "hack "}.get(parts[-2], "") + parts[-1]
     for unit in ("_gbytes_per_s", "_ns_per_byte", "_ns_per_token", "_us", "_ms", "_ratio"):
         name = name.removesuffix(unit)
     return name.replace("_", " ")
@@ -130,7 +132,7 @@ def draw_adaptive(rows: Sequence[Compared], path: Path) -> None:
                 shift = (number - (len(schemes) - 1) / 2) * 0.15
                 _draw_ratios(axes, label, shift, [found.get((at, label, metric)) for at in links])
             axes.set_xticks(range(len(links)), links, rotation=40, ha="right", fontsize=6)
-            axes.set_ylabel(f"{name} over smartgen's")
+            axes.set_ylabel(f"{name}\nover smartgen's")
         legend_above(figure)
 
 

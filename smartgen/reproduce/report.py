@@ -3,6 +3,7 @@
 import csv
 import json
 import platform
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -227,13 +228,13 @@ def write_tables(target: Path, analysed: Analysed) -> None:
 
 
 def write_manifest(target: Path, points: Sequence[Point]) -> None:
-    """What it was made of: version, source, machine, runs."""
+    """What it was made of: version, source, libraries, and how many runs of each experiment."""
     manifest = {
         "version": program_version(),
         "source_digest": source_digest(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("numpy", "scipy", "simpy", "matplotlib")},
-        "runs": [" ".join(point.arguments) for point in points],
+        "runs": Counter(point.experiment for point in points),
     }
     text = json.dumps(manifest, indent=1) + "\n"
     (target / "manifest.json").write_text(text, encoding="utf-8")
