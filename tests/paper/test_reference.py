@@ -42,11 +42,11 @@ def test_every_claim_stands_there_as_it_was_made(rows: dict[str, dict[str, str]]
 def test_the_recursion_gives_what_the_simulator_gave(
     rows: dict[str, dict[str, str]], of: Analysis
 ) -> None:
-    """All but Figures 5 and 15, whose selections are drawn; six digits."""
+    """All but Figures 5 and 15, whose selections are drawn; six digits are written."""
     values = of.values(Asked(Constants({})))
     assert len(values) == len(MEASURES) - 6
     for name, value in values.items():
-        assert float(rows[name]["simulated"]) == pytest.approx(value, rel=2e-6), name
+        assert float(rows[name]["simulated"]) == pytest.approx(value, rel=6e-6), name
 
 
 def test_another_constant_would_be_noticed(rows: dict[str, dict[str, str]], of: Analysis) -> None:

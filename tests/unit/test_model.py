@@ -74,7 +74,14 @@ def small(**keys):
 
 
 def shipped(option, **keys):
-    return read_model({**OmegaConf.to_container(OmegaConf.load(CONF / f"{option}.yaml")), **keys})
+    return read_model({**keys_of(option), **keys})
+
+
+def keys_of(option):
+    """Keys of a file, over those of the file that it takes its defaults from."""
+    keys = OmegaConf.to_container(OmegaConf.load(CONF / f"{option}.yaml"))
+    base = [other for other in keys.pop("defaults", []) if other != "_self_"]
+    return {**(keys_of(base[0]) if base else {}), **keys}
 
 
 # -- the files that exist, and the models that ship
