@@ -77,7 +77,7 @@ def main() -> None:
     except (Exception, KeyboardInterrupt) as error:
         if is_interruption(error):
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # end in peace
-            _stop(_interrupted(), 130)
+            _stop(_interrupted(error), 130)
         line = one_line(error)
         if line is None:
             raise
@@ -347,8 +347,9 @@ def _timeline(arguments: list[str]) -> None:
 # -- what is kept
 
 
-def _interrupted() -> str:
-    kept = _kept()
+def _interrupted(error: BaseException) -> str:
+    told = error.args[0] if isinstance(error, KeyboardInterrupt) and error.args else None
+    kept = _kept() if told is None else f"{told} are finished and kept"
     if kept is None:
         return "interrupted; nothing was written"
     return f"interrupted; {kept}, the same command runs the others"

@@ -32,7 +32,7 @@ _CANCEL_S = 10.0
 def held(config: DictConfig, folder: Path, name_of: NameOf) -> Iterator[None]:
     """Holds what a sweep's launcher starts, so that it ends with the command."""
     launcher = str(config.hydra.launcher.get("_target_", ""))
-    with _workers_deaf_to_interrupts():
+    with workers_deaf_to_interrupts():
         if "submitit" in launcher:
             with _jobs_of_submitit(folder / ".submitit", name_of):
                 yield
@@ -47,7 +47,7 @@ def held(config: DictConfig, folder: Path, name_of: NameOf) -> Iterator[None]:
 
 
 @contextmanager
-def _workers_deaf_to_interrupts() -> Iterator[None]:
+def workers_deaf_to_interrupts() -> Iterator[None]:
     """Ctrl-C reaches this process only, which ends its workers; they would print tracebacks.
 
     Workers inherit the mask of the thread that starts them. So this thread masks the signal, and

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,22 @@ import numpy as np
 
 from smartgen.claims.claims import Score
 from smartgen.claims.constants import fitted_constants
-from smartgen.claims.fit import Optimum, Problem, descend, equally_good, problem
+from smartgen.claims.fit import Optimum, Problem, descend, equally_good, problem, start
 from smartgen.claims.measures import MEASURES
+from smartgen.claims.switches import SWITCHES
 from smartgen.errors import SmartGenError
 from smartgen.progress import Screen
 from smartgen.provenance import source_digest
+from smartgen.workers import over_cores
 
 STARTS, CHAINS, DRAWS, KEPT = 8, 4, 150, 12
 """Starts of the descent; chains of draws at its end, their length, how many of each are kept."""
 
 SETS = Path(__file__).with_name("sets.csv")
 """The best set (its first row) and sets that fit equally well."""
+
+REFITS = Path(__file__).with_name("refits.csv")
+"""The best set without each mechanism that the recursion knows, in the order of SWITCHES."""
 
 
 def run(arguments: Sequence[str], output: Path | None) -> str:
@@ -46,6 +52,9 @@ def run(arguments: Sequence[str], output: Path | None) -> str:
     ]
     path = output or folder / SETS.name
     write_sets(path, rows)
+    switched = [number for number, switch in enumerate(SWITCHES) if switch.is_recursive]
+    refits = kept(folder, "mechanism", switched, lambda seed: _refit(of, optimum, seed), screen)
+    write_sets(path.with_name(REFITS.name), [(one["logs"], one["cost"]) for one in refits])
     told = _constants(of, rows, [float(one["cost"]) for one in found])
     return f"{told}\n{_claims(of, optimum)}\nsets:    {path}\n"
 
@@ -58,8 +67,6 @@ def kept(
     screen: Screen,
 ) -> list[dict[str, Any]]:
     """What an act gives for each seed: read if this source gave it before, else made and kept."""
-    from joblib import Parallel, delayed
-
     digest = _digest()
     paths = {seed: folder / f"{name}-{seed}-{digest}.json" for seed in seeds}
     missing = [seed for seed, path in paths.items() if not path.is_file()]
@@ -70,8 +77,7 @@ def kept(
         partial.replace(paths[seed])
         return seed
 
-    workers = Parallel(n_jobs=-1, return_as="generator_unordered")
-    for number, seed in enumerate(workers(delayed(one)(seed) for seed in missing), start=1):
+    for number, (_, seed) in enumerate(over_cores(one, missing, f"{name}s"), start=1):
         cost = json.loads(paths[seed].read_text(encoding="utf-8"))["cost"]
         screen.say(f"[{number}/{len(missing)}] {name} {seed}: cost {cost:.3f}")
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths.values()]
@@ -94,8 +100,14 @@ def _digest() -> str:
 
 
 def _start(of: Problem, seed: int) -> dict[str, Any]:
-    found = descend(of, seed)
+    found = descend(of, start(of, seed))
     return {"logs": found.logs.tolist(), "cost": found.cost, "jacobian": found.jacobian.tolist()}
+
+
+def _refit(of: Problem, best: Optimum, number: int) -> dict[str, Any]:
+    """Fitted again without a mechanism, from the best set with it."""
+    found = descend(replace(of, switch=SWITCHES[number]), best.logs)
+    return {"logs": found.logs.tolist(), "cost": found.cost}
 
 
 def _chain(of: Problem, best: Optimum, seed: int) -> dict[str, Any]:
@@ -121,9 +133,24 @@ def write_sets(path: Path, rows: Iterable[tuple[Sequence[float], float]]) -> Non
 
 def read_sets(path: Path = SETS) -> list[dict[str, float]]:
     """Constants by name, of the best set and of the others."""
+    return [{key: v for key, v in row.items() if key != "cost"} for row in _read(path)]
+
+
+def read_costs(path: Path = SETS) -> list[float]:
+    """The costs of the same sets."""
+    return [row["cost"] for row in _read(path)]
+
+
+def read_refits() -> dict[str, tuple[float, dict[str, float]]]:
+    """For each mechanism that was fitted without, by its meaning: cost and constants."""
+    told = [switch.meaning for switch in SWITCHES if switch.is_recursive]
+    rows = [(row.pop("cost"), row) for row in _read(REFITS)]
+    return dict(zip(told, rows, strict=True))
+
+
+def _read(path: Path) -> list[dict[str, float]]:
     with path.open(newline="", encoding="utf-8") as file:
-        rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
-    return [{key: value for key, value in row.items() if key != "cost"} for row in rows]
+        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
 
 
 # -- what is printed

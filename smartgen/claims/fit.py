@@ -19,6 +19,7 @@ from smartgen.claims.compose import experiments_of
 from smartgen.claims.constants import Constant, fitted_constants, with_constants
 from smartgen.claims.facts import Facts, Point, facts_of_recursion
 from smartgen.claims.measures import MEASURES
+from smartgen.claims.switches import Switch
 
 if TYPE_CHECKING:
     from smartgen.experiment import Experiment
@@ -35,19 +36,22 @@ def recursive(claims: Sequence[Claim]) -> list[Claim]:
 
 @dataclass(frozen=True)
 class Problem:
-    """The claims to fit, the constants to move, and the runs that tell."""
+    """The claims to fit, the constants to move, the runs that tell, and what is switched off."""
 
     claims: Sequence[Claim]
     constants: Sequence[Constant]
     experiments: "Mapping[Point, Experiment]"
+    switch: Switch | None = None
 
     def facts(self, logs: Vector) -> dict[Point, Facts]:
-        """Every run under these constants (natural logarithms)."""
-        values = self.named(logs)
-        return {
-            point: facts_of_recursion(with_constants(experiment, values))
-            for point, experiment in self.experiments.items()
-        }
+        """Every run under these constants (natural logarithms), without the mechanism if any."""
+        values, switch = self.named(logs), self.switch
+        found = {}
+        for point, experiment in self.experiments.items():
+            changed = with_constants(experiment, values)
+            facts = facts_of_recursion(switch(changed) if switch else changed)
+            found[point] = switch.adjust(facts) if switch and switch.adjust else facts
+        return found
 
     def named(self, logs: Vector) -> dict[str, float]:
         """Constants by name."""
@@ -96,17 +100,23 @@ class Optimum:
     jacobian: Vector
 
 
-def descend(of: Problem, seed: int) -> Optimum:
-    """Least squares from a start drawn from the guesses (seed 0: from the guesses themselves)."""
-    from scipy.optimize import least_squares
-
-    low, high = of.bounds()
+def start(of: Problem, seed: int) -> Vector:
+    """Logarithms drawn from the guesses; for seed 0 the guesses themselves."""
     guess = np.array([math.log(c.prior) for c in of.constants])
     sd = np.array([math.log(c.spread or 1) for c in of.constants])
     draw = np.random.default_rng([seed, 41]).standard_normal(len(guess)) if seed else 0.0
-    start = np.clip(guess + 0.7 * sd * draw, low + 1e-6, high - 1e-6)
+    return np.asarray(guess + 0.7 * sd * draw)
+
+
+def descend(of: Problem, begin: Vector) -> Optimum:
+    """Least squares from there."""
+    from scipy.optimize import least_squares
+
+    low, high = of.bounds()
+    sd = np.array([math.log(c.spread or 1) for c in of.constants])
+    begin = np.clip(begin, low + 1e-6, high - 1e-6)
     found = least_squares(
-        of.residuals, start, bounds=(low, high), x_scale=sd, diff_step=1e-3, max_nfev=60, ftol=1e-6
+        of.residuals, begin, bounds=(low, high), x_scale=sd, diff_step=1e-3, max_nfev=60, ftol=1e-6
     )
     return Optimum(found.x, float(found.cost), found.jac)
 

@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smartgen.claims.claims import Claim, all_claims
+from smartgen.claims.command import read_refits
 from smartgen.claims.compose import experiments_of
 from smartgen.claims.constants import Constant, all_constants, with_constants
 from smartgen.claims.facts import Facts, Point, facts_of_outcome, facts_of_recursion
 from smartgen.claims.measures import MEASURES
+from smartgen.claims.switches import SWITCHES, Switch
 from smartgen.progress import Screen
-from smartgen.reproduce.switches import SWITCHES, Switch
+from smartgen.workers import over_cores
 
 if TYPE_CHECKING:
     from smartgen.experiment import Experiment
@@ -74,26 +76,27 @@ def analysis() -> Analysis:
 
 def many(of: Analysis, asked: Sequence[Asked], screen: Screen) -> list[Values]:
     """Values under each of many changes, over all cores, in order."""
-    from joblib import Parallel, delayed
-
-    workers = Parallel(n_jobs=-1, return_as="generator")
-    found = []
-    for number, values in enumerate(workers(delayed(of.values)(one) for one in asked), start=1):
-        found.append(values)
-        screen.show(f"{number} of {len(asked)} changes of constants and mechanisms")
+    found: dict[int, Values] = {}
+    for number, values in over_cores(of.values, asked):
+        found[number] = values
+        screen.show(f"{len(found)} of {len(asked)} changes of constants and mechanisms")
     screen.say(f"{len(asked)} changes of constants and mechanisms")
-    return found
+    return [found[number] for number in range(len(asked))]
 
 
 @dataclass(frozen=True)
 class Analysed:
-    """Claims' values: as the cards are, under other sets, at ends of ranges, without mechanisms."""
+    """Claims' values: as the cards are, under other sets, at ends of ranges, without mechanisms.
+
+    refits: cost and values without a mechanism, fitted again; by the switch's meaning.
+    """
 
     claims: Sequence[Claim]
     base: Values
     sets: Sequence[Values]
     ends: Sequence[tuple[Constant, Values, Values]]
     switches: Sequence[tuple[Switch, Values]]
+    refits: Mapping[str, tuple[float, Values]]
 
     @property
     def held_out(self) -> list[Claim]:
@@ -123,6 +126,11 @@ def analyse(sets: Sequence[Mapping[str, float]], screen: Screen) -> Analysed:
     asked += [Asked(Constants(dict(values))) for values in unlike]
     asked += [Asked(Constants({c.name: end})) for c in constants for end in (c.low, c.high)]
     asked += [Asked(switch, switch.adjust) for switch in SWITCHES]
+    refits, switches = read_refits(), {switch.meaning: switch for switch in SWITCHES}
+    asked += [
+        Asked(Refitted(switches[meaning], values), switches[meaning].adjust)
+        for meaning, (_, values) in refits.items()
+    ]
     base, *others = many(of, asked, screen)
     by_set = dict(zip(unlike, others, strict=False))
     others = others[len(unlike) :]
@@ -132,8 +140,26 @@ def analyse(sets: Sequence[Mapping[str, float]], screen: Screen) -> Analysed:
         base,
         [by_set[tuple(values.items())] for values in sets],
         list(zip(constants, ends[::2], ends[1::2], strict=True)),
-        list(zip(SWITCHES, others[len(ends) :], strict=True)),
+        list(zip(SWITCHES, others[len(ends) : len(ends) + len(SWITCHES)], strict=True)),
+        {
+            meaning: (cost, values)
+            for (meaning, (cost, _)), values in zip(
+                refits.items(), others[len(ends) + len(SWITCHES) :], strict=True
+            )
+        },
     )
+
+
+@dataclass(frozen=True)
+class Refitted:
+    """A mechanism off, and the constants that fit best without it."""
+
+    switch: Switch
+    values: Mapping[str, float]
+
+    def __call__(self, experiment: "Experiment") -> "Experiment":
+        """The experiment without the mechanism, with these constants."""
+        return self.switch(with_constants(experiment, self.values))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from smartgen.claims.claims import EVEN, LIMITS
-from smartgen.claims.command import read_sets
+from smartgen.claims.command import read_costs, read_sets
 from smartgen.claims.constants import all_constants
 from smartgen.claims.facts import Point
 from smartgen.provenance import program_version, source_digest
@@ -172,16 +172,19 @@ def _switches(analysed: Analysed) -> str:
         told = [f"{i} {analysed.base[i]:.3g} to {values[i]:.3g}" for i in most if ratio(i) > 0.02]
         return ", ".join(told)
 
-    lines = [("as it is", "", *counts(analysed.base), "")]
+    lines = [("as it is", "", *counts(analysed.base), f"{read_costs()[0]:.1f}", "", "")]
     for switch, values in analysed.switches:
-        lines.append((switch.name, switch.meaning, *counts(values), moved(values)))
+        refit = analysed.refits.get(switch.meaning)
+        again = (f"{refit[0]:.1f}", counts(refit[1])[1]) if refit else ("", "")
+        lines.append((switch.name, switch.meaning, *counts(values), *again, moved(values)))
     note = (
         f"Of {len(claims)} numeric claims that follow from the closed law of selection and "
-        "contradict no other, how many are met when one mechanism is off or set otherwise and "
-        "nothing is fitted again.\n\n"
+        "contradict no other, how many are met when one mechanism is off or set otherwise. Then "
+        "the cost of the fit without it, constants fitted again to the same 18 claims, and how "
+        "many of all are within 15 % with those. What only the simulator knows is not fitted.\n\n"
     )
-    header = ("mechanism", "instead", "within 10 %", "15 %", "20 %", "what moves most")
-    return note + table(header, lines)
+    header = ("mechanism", "instead", "within 10 %", "15 %", "20 %", "cost", "15 %, fitted again")
+    return note + table((*header, "what moves most"), lines)
 
 
 def _sensitivity(analysed: Analysed) -> str:

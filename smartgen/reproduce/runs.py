@@ -1,6 +1,7 @@
 """Every run of the evaluation, over all cores; what was finished before is kept."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from smartgen.claims.facts import Point
 from smartgen.errors import SmartGenError
 from smartgen.progress import Screen
+from smartgen.workers import over_cores
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -59,19 +61,17 @@ def folder_of(root: Path, point: Point) -> Path:
 
 def run_all(points: Sequence[Point], root: Path, screen: Screen) -> dict[Point, Path]:
     """Run what this configuration and source have not run yet; a folder a point."""
-    from joblib import Parallel, delayed
-
     chunks = [points[i : i + _CHUNK] for i in range(0, len(points), _CHUNK)]
-    workers = Parallel(n_jobs=-1, return_as="generator_unordered", pre_dispatch="all")
     done = ran = 0
-    for new, finished in workers(delayed(_run_chunk)(chunk, root) for chunk in chunks):
+    made = over_cores(partial(_run_chunk, root), chunks, f"parts of {len(points)} runs")
+    for _, (new, finished) in made:
         done, ran = done + finished, ran + new
         screen.show(f"{done} of {len(points)} runs")
     screen.say(f"{len(points)} runs: {ran} made, {len(points) - ran} kept")
     return {point: folder_of(root, point) for point in points}
 
 
-def _run_chunk(chunk: Sequence[Point], root: Path) -> tuple[int, int]:
+def _run_chunk(root: Path, chunk: Sequence[Point]) -> tuple[int, int]:
     from smartgen.claims.compose import configs_of
 
     configs = configs_of(point.arguments for point in chunk)

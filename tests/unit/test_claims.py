@@ -11,7 +11,7 @@ from smartgen.claims.claims import SETS, Claim, Score, all_claims
 from smartgen.claims.command import read_sets
 from smartgen.claims.constants import all_constants, fitted_constants, value_of, with_constants
 from smartgen.claims.facts import Facts, Point, facts_of_outcome, facts_of_recursion
-from smartgen.claims.fit import Problem, descend, equally_good, problem, residual
+from smartgen.claims.fit import Problem, descend, equally_good, problem, residual, start
 from smartgen.claims.measures import MEASURES, Growth, Peak, Ratio, batch
 from smartgen.experiment import Experiment
 from smartgen.sim import SimBackend
@@ -181,13 +181,13 @@ def small(fit_problem: Problem) -> Problem:
 
 
 def test_the_fit_finds_constants_that_claims_were_made_with(small: Problem) -> None:
-    found = small.named(descend(small, seed=0).logs)
+    found = small.named(descend(small, start(small, 0)).logs)
     assert found["host.handover_ms"] == pytest.approx(80, rel=0.02)
     assert found["gpu.launch_overhead_us"] == pytest.approx(1100, rel=0.02)
 
 
 def test_draws_of_equally_good_sets_surround_the_best_and_repeat(small: Problem) -> None:
-    best = descend(small, seed=0)
+    best = descend(small, start(small, 0))
     draws = list(equally_good(small, best, 30, seed=1))
     again = list(equally_good(small, best, 30, seed=1))
     assert all((a == b).all() for (a, _), (b, _) in zip(draws, again, strict=True))

@@ -11,6 +11,7 @@ import pytest
 from smartgen.claims.claims import all_claims
 from smartgen.claims.facts import Point, facts_of_run
 from smartgen.claims.measures import MEASURES, at, batch
+from smartgen.claims.switches import SWITCHES
 from smartgen.errors import SmartGenError
 from smartgen.experiment import Experiment
 from smartgen.metrics.store import read_run
@@ -23,7 +24,6 @@ from smartgen.reproduce.marks import marks_of
 from smartgen.reproduce.report import read_reasons
 from smartgen.reproduce.results import Row, rows_of, score, write_claims
 from smartgen.reproduce.runs import banded, drawn, folder_of, points_of, run_all
-from smartgen.reproduce.switches import SWITCHES
 
 Build = Callable[..., Experiment]
 SHORT = ("workload.output_tokens=3", "workload.requests=2")

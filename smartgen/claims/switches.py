@@ -26,6 +26,12 @@ class Switch:
     policies: tuple[str, ...] = ()
     adjust: Callable[[Facts], Facts] | None = None
 
+    @property
+    def is_recursive(self) -> bool:
+        """Whether the recursion knows the experiment without it."""
+        network, whole = self.changes.get("network", {}), self.changes.get("", {})
+        return "discipline" not in network and "mask_update" not in whole
+
     def __call__(self, experiment: "Experiment") -> "Experiment":
         """The experiment with the mechanism off, or set otherwise."""
         if self.policies and experiment.policy.name not in self.policies:
@@ -103,7 +109,7 @@ SWITCHES: Sequence[Switch] = (
         "no call, no gather",
         {"host": {"rpc_us": 0.0, "gather_gbytes_per_s": 1e6}},
     ),
-    Switch("a fetch is gathered", "for nothing", {"host": {"gather_gbytes_per_s": 1e6}}),
+    Switch("a fetch is gathered", "at no cost", {"host": {"gather_gbytes_per_s": 1e6}}),
     Switch("a fetch costs a call", "no call", {"host": {"rpc_us": 0.0}}),
     Switch("a block costs a pair of WRITEs", "for nothing", {"network": {"pair_us": 0.0}}),
     Switch("handover takes time", "none", {"host": {"handover_ms": 0.0}}),
