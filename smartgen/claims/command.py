@@ -1,4 +1,4 @@
-"""smartgen fit: constants from the claims of the set "fit", and sets that fit equally well.
+"""smartgen fit: constants from the claims of the set "fit", and sets that fit about as well.
 
 Each start and each chain is kept in results/fit as soon as it is done, so that the same command
 continues where it was interrupted.
@@ -17,7 +17,7 @@ import numpy as np
 
 from smartgen.claims.claims import Score
 from smartgen.claims.constants import fitted_constants
-from smartgen.claims.fit import Optimum, Problem, descend, equally_good, problem, start
+from smartgen.claims.fit import Optimum, Problem, as_good, descend, problem, start
 from smartgen.claims.measures import MEASURES
 from smartgen.claims.switches import SWITCHES
 from smartgen.errors import SmartGenError
@@ -25,11 +25,12 @@ from smartgen.progress import Screen
 from smartgen.provenance import source_digest
 from smartgen.workers import over_cores
 
-STARTS, CHAINS, DRAWS, KEPT = 8, 4, 150, 12
-"""Starts of the descent; chains of draws at its end, their length, how many of each are kept."""
+STARTS, CHAINS, DRAWS, BURNT, KEPT = 8, 4, 340, 100, 12
+"""Starts of the descent; chains of draws at its end, their length, their beginning that is left
+out, and how many of each are kept."""
 
 SETS = Path(__file__).with_name("sets.csv")
-"""The best set (its first row) and sets that fit equally well."""
+"""The best set (its first row) and sets that fit about as well."""
 
 REFITS = Path(__file__).with_name("refits.csv")
 """The best set without each mechanism that the recursion knows, in the order of SWITCHES."""
@@ -111,10 +112,11 @@ def _refit(of: Problem, best: Optimum, number: int) -> dict[str, Any]:
 
 
 def _chain(of: Problem, best: Optimum, seed: int) -> dict[str, Any]:
-    draws = list(equally_good(of, best, DRAWS, seed))
-    every = DRAWS // KEPT
-    thinned = [(logs.tolist(), cost) for logs, cost in draws[every - 1 :: every]][:KEPT]
-    return {"sets": thinned, "cost": min(cost for _, cost in thinned)}
+    draws = list(as_good(of, best, DRAWS, seed))
+    every = (DRAWS - BURNT) // KEPT
+    thinned = [(logs.tolist(), cost) for logs, cost, _ in draws[BURNT + every - 1 :: every]]
+    moved = sum(moved for *_, moved in draws) / len(draws)
+    return {"sets": thinned, "cost": min(cost for _, cost in thinned), "moved": moved}
 
 
 # -- sets.csv
@@ -162,7 +164,7 @@ def _constants(
     values = np.exp(np.array([logs for logs, _ in rows]))
     low, high = np.percentile(values[1:], (5, 95), axis=0)
     line = "{:44} {:>9} {:>9} {:>20}  {}\n"
-    told = line.format("constant", "guess", "best", "5 to 95 % of sets", "unit")
+    told = line.format("constant", "guess", "best", "5 to 95 % of draws", "unit")
     for number, constant in enumerate(of.constants):
         spread = f"{low[number]:.3g} to {high[number]:.3g}"
         best = f"{values[0, number]:.4g}"

@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smartgen.errors import SmartGenError
+
 if TYPE_CHECKING:
     from smartgen.experiment import Experiment
 
@@ -70,6 +72,9 @@ def with_constants(experiment: "Experiment", values: Mapping[str, float]) -> "Ex
 
     Cards of other machines, networks and selectors keep what is their own.
     """
+    unknown = values.keys() - {constant.name for constant in all_constants()}
+    if unknown:
+        raise SmartGenError(f"{', '.join(sorted(unknown))} must be among those of constants.csv")
     by_part: dict[str, dict[str, Any]] = {}
     for constant in all_constants():
         if constant.name in values:

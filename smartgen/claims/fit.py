@@ -2,8 +2,7 @@
 
 Least squares in the constants' logarithms. A claim's residual is its log error over 5 % and what
 rounding hides; a constant's is its distance from the guess before the fit. Then, sets that fit
-equally well: draws from what these residuals leave open (an independence sampler whose proposals
-are the normal approximation at the best set), so that they are as far apart as claims allow.
+about as well: draws from what these residuals leave open, were they noise of that size.
 """
 
 import math
@@ -121,19 +120,25 @@ def descend(of: Problem, begin: Vector) -> Optimum:
     return Optimum(found.x, float(found.cost), found.jac)
 
 
-def equally_good(
+def as_good(
     of: Problem, best: Optimum, draws: int, seed: int
-) -> Iterator[tuple[Vector, float]]:
-    """Sets of constants and their costs, one a draw: a chain that starts at the best set."""
+) -> Iterator[tuple[Vector, float, bool]]:
+    """Draws from what the residuals leave open: logarithms, cost, and whether it moved.
+
+    A Metropolis walk from the best set, whose steps are shaped by the normal approximation there;
+    it does not leave the bounds.
+    """
     rng = np.random.default_rng([seed, 42])
     low, high = of.bounds()
     root = np.linalg.cholesky(np.linalg.inv(best.jacobian.T @ best.jacobian))
-    at, at_cost, at_odds = best.logs, best.cost, 0.0
+    root *= 2.0 / math.sqrt(len(best.logs))  # of wider steps too many would be refused
+    at, at_cost = best.logs, best.cost
     for _ in range(draws):
-        step = rng.standard_normal(len(at))
-        there = np.clip(best.logs + root @ step, low, high)
-        cost = 0.5 * float(np.sum(of.residuals(there) ** 2))
-        odds = best.cost - cost + 0.5 * float(step @ step)  # of being right over being proposed
-        if math.log(rng.random()) < odds - at_odds:
-            at, at_cost, at_odds = there, cost, odds
-        yield at, at_cost
+        there, luck = at + root @ rng.standard_normal(len(at)), math.log(rng.random())
+        moved = False
+        if ((low <= there) & (there <= high)).all():
+            cost = 0.5 * float(np.sum(of.residuals(there) ** 2))
+            moved = luck < at_cost - cost
+        if moved:
+            at, at_cost = there, cost
+        yield at, at_cost, moved

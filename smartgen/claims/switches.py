@@ -60,8 +60,15 @@ def _from_arrival(facts: Facts) -> Facts:
     return replace(facts, ttst_s=facts.ttft_s + facts.ttst_s)
 
 
+def _six_requests(experiment: "Experiment", _: dict[str, Any]) -> dict[str, Any]:
+    """Batches of three, which only the bandwidth figure has."""
+    workload: Any = experiment.workload
+    return {"workload": replace(workload, requests=6)} if workload.requests == 3 else {}
+
+
 _SPECIAL: dict[str, Callable[["Experiment", dict[str, Any]], dict[str, Any]]] = {
-    "linear_selection": _linear_selection
+    "linear_selection": _linear_selection,
+    "six_requests": _six_requests,
 }
 
 SWITCHES: Sequence[Switch] = (
@@ -134,5 +141,7 @@ SWITCHES: Sequence[Switch] = (
         {"gpu": {"select_ns_per_token": 65.0}, "host": {"dense_load_gbytes_per_s": 20.0}},
     ),
     Switch("selection looks ahead", "it does not", {"selector": {"looks_ahead": False}}),
+    Switch("the bandwidth figure has batches of three", "of six", {"six_requests": {}}),
+    Switch("a prefill's norms take 17 ms", "25 ms", {"gpu": {"prefill_ms": 25.0}}),
     Switch("generated entries add", "they do not", {"workload": {"grows": False}}),
 )

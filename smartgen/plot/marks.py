@@ -11,7 +11,7 @@ from smartgen.plot.style import GUIDE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-STATED = "stated by the paper"
+STATED = "where the paper's claims put it"
 """What the legend calls marks."""
 
 

@@ -100,8 +100,8 @@ class Analysed:
 
     @property
     def held_out(self) -> list[Claim]:
-        """The numeric claims whose sensitivity is shown."""
-        return [c for c in self.claims if c.is_number and c.set == "held_out"]
+        """The numeric claims that were not fitted: their sensitivity is shown."""
+        return [c for c in self.claims if c.is_number and c.set in ("held_out", "parameter_free")]
 
     def changes(self, end: int) -> NDArray[np.float64]:
         """Relative change of each held-out claim by each constant, [claims, constants].
@@ -117,7 +117,7 @@ class Analysed:
 
 
 def analyse(sets: Sequence[Mapping[str, float]], screen: Screen) -> Analysed:
-    """Compute all of it; sets: constants by name, of sets that fit equally well."""
+    """Compute all of it; sets: constants by name, of sets that fit about as well."""
     of, constants = analysis(), all_constants()
     unlike = list(
         dict.fromkeys(tuple(values.items()) for values in sets)

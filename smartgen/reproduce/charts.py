@@ -38,14 +38,16 @@ _ROW_INCHES = 0.135
 
 
 def draw_claims(rows: Sequence[Row], path: Path) -> None:
-    """Simulated over claimed for each numeric claim, and 90 % of the equally good sets."""
+    """Simulated over claimed for each numeric claim, and 90 % of the drawn sets."""
     numeric = [row for row in rows if row.error is not None]
     columns = np.array_split(np.arange(len(numeric)), 2)
     height = _ROW_INCHES * len(columns[0]) + 0.5
     with canvas(path, PAGE_INCHES, height) as figure:
         for axes, numbers in zip(figure.subplots(1, 2), columns, strict=True):
             _draw_column(axes, [numeric[i] for i in numbers])
-        figure.supxlabel("simulated over claimed; bars: 90 % of the equally good sets", fontsize=7)
+        figure.supxlabel(
+            "simulated over claimed; bars: 90 % of sets that fit about as well", fontsize=7
+        )
         legend_above(figure)
 
 

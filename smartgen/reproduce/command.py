@@ -35,13 +35,13 @@ def run(arguments: Sequence[str], output: Path | None) -> str:
     if arguments:
         raise SmartGenError(f"reproduce knows -o FOLDER, not {' '.join(arguments)}")
     target = output or REFERENCE
+    _make(target)
     begun_s, screen = time.monotonic(), Screen(sys.stderr)
     made = _run(screen)
     checked, analysed = checks(), analyse(read_sets(), screen)
     told = {check.claim: check.value for check in checked if check.claim}
     told |= positions(read_run(made.folders[point]) for point in made.points["figure_5"])
     rows = rows_of(made.found, told, analysed.sets)
-    _make(target)
     _draw(made, target, screen)
     compared = beyond.adaptive(made.folders)
     charts.draw_claims(rows, target / "claims")
