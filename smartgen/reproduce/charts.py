@@ -45,9 +45,7 @@ def draw_claims(rows: Sequence[Row], path: Path) -> None:
     with canvas(path, PAGE_INCHES, height) as figure:
         for axes, numbers in zip(figure.subplots(1, 2), columns, strict=True):
             _draw_column(axes, [numeric[i] for i in numbers])
-        figure.supxlabel(
-            "simulated over claimed; bars: 90 % of sets that fit about as well", fontsize=7
-        )
+        figure.supxlabel("simulated over claimed; bars: 90 % of the drawn sets", fontsize=7)
         legend_above(figure)
 
 
@@ -92,6 +90,7 @@ def draw_sensitivity(of: Analysed, path: Path) -> None:
 
 
 _COLUMNS, _MOST = 3, 4
+_SEEN = 0.05
 _LEAST = 0.5
 """Percent; claims that no constant moves by that are left out."""
 
@@ -107,7 +106,7 @@ def _short(name: str) -> str:
 
 def _draw_tornado(axes: "Axes", names: Sequence[str], low: Numbers, high: Numbers) -> None:
     width = np.maximum(np.maximum(low, high), 0) - np.minimum(np.minimum(low, high), 0)
-    most = np.argsort(-width, kind="stable")[:_MOST]
+    most = [i for i in np.argsort(-width, kind="stable")[:_MOST] if width[i] > _SEEN]
     places = np.arange(len(most))
     for values, color, label in ((low, ORANGE, "low end"), (high, BLUE, "high end of the range")):
         axes.barh(places, values[most], color=color, height=0.7, alpha=0.8, label=label)
