@@ -37,6 +37,7 @@ class Compared:
     metric: str
     values: tuple[float, ...]
     ratios: tuple[float, ...]
+    is_saturated: bool = False
 
     @property
     def numbers(self) -> list[str]:
@@ -51,20 +52,29 @@ class Compared:
 def adaptive(folders: Mapping[Point, Path]) -> list[Compared]:
     """Every scheme, links and metric of the two experiments."""
     values: dict[tuple[str, str, str], dict[str, float]] = {}
+    saturated = set()
     for point, folder in folders.items():
         if point.experiment in _KEYS:
             told = dict(override.split("=", 1) for override in point.overrides)
             key, scheme = told.pop(_KEYS[point.experiment]), told.pop("policy")
             links = key.replace("elastic_", "").replace("g_", " Gbps, ")
             links += " Gbps" if point.experiment == "adaptive" else ""
-            for metric, value in _metrics(read_run(folder)).items():
+            run = read_run(folder)
+            if run.saturated:
+                saturated.add((links, scheme))
+            for metric, value in _metrics(run).items():
                 values.setdefault((links, scheme, metric), {})[str(told)] = value
     found = []
     for (links, scheme, metric), of in values.items():
         fixed = values[links, _FIXED, metric]
         ratios = tuple(value / fixed[draw] for draw, value in of.items())
         row = Compared(
-            links=links, scheme=scheme, metric=metric, values=tuple(of.values()), ratios=ratios
+            links=links,
+            scheme=scheme,
+            metric=metric,
+            values=tuple(of.values()),
+            ratios=ratios,
+            is_saturated=(links, scheme) in saturated,
         )
         found.append(row)
     return found
@@ -102,12 +112,13 @@ def _cell(row: Compared | None) -> str:
     if row is None:
         return ""
     mean, least, most, ratio, *_ = row.numbers
-    return f"{mean} ({least} to {most}), {float(ratio):.3f}x"
+    star = " *" if row.is_saturated else ""
+    return f"{mean} ({least} to {most}), {float(ratio):.3f}x{star}"
 
 
 _NOTE = """\
 Mean (least to most): of the nominal batch of six and three of drawn lengths where links are
 constant; where they vary, of four seeds of arrivals, lengths and rates. Then the mean ratio to
-`smartgen`, which pushes a fixed 10 %, draw by draw.
+`smartgen`, which pushes a fixed 10 %, draw by draw. A star: at least one of the runs was saturated.
 
 """
