@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from smartgen.claims.claims import all_claims
+from smartgen.claims.claims import LIMITS, Score, all_claims
 from smartgen.claims.measures import MEASURES
 from smartgen.provenance import PACKAGE
 from smartgen.reproduce.analysis import Analysis, Asked, Constants, analysis
@@ -59,6 +59,23 @@ def test_checks_stand_there_as_they_are(rows: dict[str, dict[str, str]]) -> None
     assert set(of_claims) == {"C002", "C022"}
     for name, value in of_claims.items():
         assert float(rows[name]["simulated"]) == pytest.approx(value, rel=2e-6)
+
+
+def test_the_table_of_the_readme_is_that_of_the_claims(rows: dict[str, dict[str, str]]) -> None:
+    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
+    names = {
+        "fit": "fitted",
+        "held_out": "held out",
+        "parameter_free": "follow from sizes and measured rates",
+        "contradiction": "excluded by other claims",
+    }
+    for name, told in names.items():
+        errors = [
+            float(row["error"]) for row in rows.values() if row["set"] == name and row["error"]
+        ]
+        of = Score(tuple(errors))
+        within = " | ".join(str(of.within(limit)) for limit in LIMITS)
+        assert f"| {told} | {len(errors)} | {within} | {100 * of.median:.1f} % |" in readme
 
 
 def test_every_figure_is_there_as_png_and_pdf_and_in_the_report() -> None:

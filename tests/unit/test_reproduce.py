@@ -24,6 +24,7 @@ from smartgen.reproduce.marks import marks_of
 from smartgen.reproduce.report import read_reasons
 from smartgen.reproduce.results import Row, rows_of, score, write_claims
 from smartgen.reproduce.runs import banded, drawn, folder_of, points_of, run_all
+from smartgen.workers import over_cores
 
 Build = Callable[..., Experiment]
 SHORT = ("workload.output_tokens=3", "workload.requests=2")
@@ -60,6 +61,19 @@ def test_a_run_is_made_once_and_kept(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert stamps == [(again[point] / "metrics.json").stat().st_mtime_ns for point in points]
     assert "2 runs: 0 made, 2 kept" in capsys.readouterr().err
     assert facts_of_run(read_run(first[points[0]])).iterations_to_whole == 0
+
+
+def _halved(number: int) -> float:
+    if number == 3:
+        raise SmartGenError("3 is odd")
+    return number / 2
+
+
+def test_work_over_cores_comes_back_numbered_and_a_mistake_ends_it() -> None:
+    assert sorted(over_cores(_halved, [8, 4, 6])) == [(0, 4.0), (1, 2.0), (2, 3.0)]
+    with pytest.raises(SmartGenError, match="3 is odd"):
+        list(over_cores(_halved, [8, 3]))
+    assert list(over_cores(_halved, [2])) == [(0, 1.0)]  # after which there are workers again
 
 
 def test_a_run_that_fails_is_named(tmp_path: Path) -> None:
