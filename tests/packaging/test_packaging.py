@@ -66,7 +66,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @builds
-def test_the_wheel_holds_every_module_card_and_point_and_nothing_beside_them(wheel: Path) -> None:
+def test_the_wheel_holds_every_module_card_and_table_and_nothing_beside_them(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
     wanted = {
@@ -80,8 +80,9 @@ def test_the_wheel_holds_every_module_card_and_point_and_nothing_beside_them(whe
         for path in (ROOT / "smartgen").rglob("*.py")
         if path.relative_to(ROOT).parts[1] not in LINKS
     }
-    points = ROOT / "smartgen" / "calibrate" / "points"
-    wanted |= {str(path.relative_to(ROOT)) for path in points.glob("*.csv")}
+    for folder in ("calibrate/points", "claims", "reproduce"):
+        tables = (ROOT / "smartgen" / folder).glob("*.csv")
+        wanted |= {str(path.relative_to(ROOT)) for path in tables}
     assert "smartgen/conf/config.yaml" in wanted
     assert "smartgen/sim/backend.py" in wanted
     assert held == wanted
