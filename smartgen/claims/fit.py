@@ -28,11 +28,6 @@ ERROR = 0.05
 """The relative error of a claim that is one standard deviation, besides its rounding."""
 
 
-def recursive(claims: Sequence[Claim]) -> list[Claim]:
-    """Those of some claims that the recursion can tell: what is measured on figure runs of it."""
-    return [c for c in claims if c.id in MEASURES and c.is_result]
-
-
 @dataclass(frozen=True)
 class Problem:
     """The claims to fit, the constants to move, the runs that tell, and what is switched off."""
@@ -84,7 +79,7 @@ def residual(claim: Claim, simulated: float) -> float:
 
 def problem() -> Problem:
     """The fit of this project: the numeric claims of the set "fit" that runs of schemes tell."""
-    claims = [c for c in recursive(all_claims()) if c.set == "fit" and c.is_number]
+    claims = [c for c in all_claims() if c.set == "fit" and c.is_number]
     claims = [c for c in claims if c.figure != "15"]  # of the drawn law, fitted by itself
     points = sorted({point for claim in claims for point in MEASURES[claim.id].points})
     return Problem(claims, fitted_constants(), experiments_of(points))

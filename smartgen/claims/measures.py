@@ -181,18 +181,27 @@ def orders(other: str) -> list[Point]:
 # -- what is made of them
 
 
+def _by_scheme(facts: Sequence[Facts]) -> list[Sequence[Facts]]:
+    """Runs of all SCHEMES together, for each of what they were run on."""
+    return [facts[i : i + len(SCHEMES)] for i in range(0, len(facts), len(SCHEMES))]
+
+
+def _pairs(facts: Sequence[Facts]) -> Iterable[tuple[Facts, Facts]]:
+    """Runs two by two."""
+    return zip(facts[::2], facts[1::2], strict=True)
+
+
 def less_fetched(facts: Sequence[Facts]) -> float:
     """How much less profile fetches, in %: a mean over seeds, for the model with the most."""
     return 100 * _best_model(
         1 - (profile.on_demand_ratio or 0) / (other.on_demand_ratio or 1)
-        for profile, other in zip(facts[::2], facts[1::2], strict=True)
+        for profile, other in _pairs(facts)
     )
 
 
 def slower(facts: Sequence[Facts]) -> float:
     """TBT of another order over profile's: a mean over seeds, for the model with the most."""
-    pairs = zip(facts[::2], facts[1::2], strict=True)
-    return _best_model(other.tbt_s / profile.tbt_s for profile, other in pairs)
+    return _best_model(other.tbt_s / profile.tbt_s for profile, other in _pairs(facts))
 
 
 def _best_model(gains: Iterable[float]) -> float:
@@ -211,18 +220,16 @@ def worst_over_none(facts: Sequence[Facts]) -> float:
 
 def least_at_every_length(facts: Sequence[Facts]) -> bool:
     """Whether smartgen's TTST and TBT are least; full's TBT, the ideal, is set aside."""
-    by_length = [facts[i : i + len(SCHEMES)] for i in range(0, len(facts), len(SCHEMES))]
     return all(
         smartgen.ttst_s <= min(full.ttst_s, partial.ttst_s, hack.ttst_s)
         and smartgen.tbt_s <= min(partial.tbt_s, hack.tbt_s)
-        for full, partial, hack, smartgen in by_length
+        for full, partial, hack, smartgen in _by_scheme(facts)
     )
 
 
 def ctl_generally_least(facts: Sequence[Facts]) -> bool:
     """Whether smartgen's CTL is least over most of the tokens, on every dataset."""
-    by_dataset = [facts[i : i + len(SCHEMES)] for i in range(0, len(facts), len(SCHEMES))]
-    return all(map(_is_generally_least, by_dataset))
+    return all(map(_is_generally_least, _by_scheme(facts)))
 
 
 def _is_generally_least(facts: Sequence[Facts]) -> bool:
@@ -241,8 +248,7 @@ def _running_mean(gaps_s: Sequence[float]) -> list[float]:
 
 def full_is_ideal(facts: Sequence[Facts]) -> bool:
     """Whether no scheme's TBT lies more than 5 % below full's."""
-    by_batch = [facts[i : i + len(SCHEMES)] for i in range(0, len(facts), len(SCHEMES))]
-    least = [min(one.tbt_s for one in group) / group[0].tbt_s for group in by_batch]
+    least = [min(one.tbt_s for one in group) / group[0].tbt_s for group in _by_scheme(facts)]
     return bool(min(least) >= 0.95)
 
 
@@ -289,10 +295,7 @@ MEASURES: Mapping[str, Measure] = {
             for model in DATASET_MODELS
             for policy in ("full", "smartgen")
         ],
-        lambda facts: max(
-            full.ttst_s / smartgen.ttst_s
-            for full, smartgen in zip(facts[::2], facts[1::2], strict=True)
-        ),
+        lambda facts: max(full.ttst_s / smartgen.ttst_s for full, smartgen in _pairs(facts)),
     ),
     "C032": Ratio("ttst_s", batch("full", 6), batch("smartgen", 6)),
     "C033": Ratio("ttst_s", batch("full", 6), batch("hack", 6)),
@@ -363,9 +366,7 @@ MEASURES: Mapping[str, Measure] = {
     "C099": Derived([batch(p, n) for n in BATCHES for p in SCHEMES], full_is_ideal),
     "C100": Derived(
         [at("figure_9", f"workload={w}", p) for w in DATASETS for p in ("hack", "full")],
-        lambda facts: all(
-            hack.tbt_s > full.tbt_s for hack, full in zip(facts[::2], facts[1::2], strict=True)
-        ),
+        lambda facts: all(hack.tbt_s > full.tbt_s for hack, full in _pairs(facts)),
     ),
     "E01": Peak(MODELS_2A[:1]),
 }

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smartgen.errors import SmartGenError, count
 from smartgen.metrics.store import Run
@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 
 STATED = "where the paper's claims put it"
 """What the legend calls marks."""
+
+_DIAMOND: dict[str, Any] = {
+    "linestyle": "",
+    "marker": "D",
+    "markersize": 5,
+    "markerfacecolor": "white",
+    "markeredgewidth": 1.2,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,30 +59,10 @@ def marks_of(marks: Sequence[Mark], metric: str, numbers: Sequence[int]) -> list
 
 def draw_mark(axes: "Axes", x: float, y: float, color: str) -> None:
     """An open diamond, larger than the markers of lines."""
-    axes.plot(
-        x,
-        y,
-        color=color,
-        linestyle="",
-        marker="D",
-        markersize=5,
-        markerfacecolor="white",
-        markeredgewidth=1.2,
-        zorder=4,
-    )
+    axes.plot(x, y, color=color, zorder=4, **_DIAMOND)
 
 
 def explain_marks(axes: "Axes", drawn: Sequence[object]) -> None:
     """A legend entry, if any mark was drawn."""
     if drawn:
-        axes.plot(
-            [],
-            [],
-            color=GUIDE,
-            linestyle="",
-            marker="D",
-            markersize=5,
-            markerfacecolor="white",
-            markeredgewidth=1.2,
-            label=STATED,
-        )
+        axes.plot([], [], color=GUIDE, label=STATED, **_DIAMOND)
