@@ -1,0 +1,1 @@
+"""Transports: one protocol with RDMA's semantics, over TCP and over shared memory."""
