@@ -2,13 +2,13 @@
 
 import pytest
 
-from smartgen.emu import EmuBackend
+from smartgen.emu.virtual import VirtualBackend
 from smartgen.metrics.records import merge
 from smartgen.nodes.timed_decode import TimedDecodeNode
 from smartgen.nodes.timed_prefill import TimedPrefillNode
 from smartgen.sim import SimBackend
 
-WORLDS = {"sim": SimBackend(fold=False), "emu": EmuBackend(memory_gib=1.0)}
+WORLDS = {"sim": SimBackend(fold=False), "emu": VirtualBackend(memory_gib=1.0)}
 
 SIX = (
     "workload.requests=6",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from smartgen.emu import EmuBackend
+from smartgen.emu.virtual import VirtualBackend
 from smartgen.metrics.records import merge
 from smartgen.sim import SimBackend
 
@@ -99,7 +99,7 @@ AT_THE_SAME_INSTANT = (
 )
 def test_any_run_takes_the_same_course_in_both_worlds(tiny, overrides):
     experiment = tiny(*overrides, "record.decisions=true")
-    sim, emu = SimBackend().run(experiment), EmuBackend(memory_gib=1.0).run(experiment)
+    sim, emu = SimBackend().run(experiment), VirtualBackend(memory_gib=1.0).run(experiment)
     assert emu.makespan_s == pytest.approx(sim.makespan_s, rel=1e-9)
     assert [r.decisions for r in emu.recorders] == [r.decisions for r in sim.recorders]
     seen = []

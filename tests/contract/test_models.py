@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from smartgen.cost.recursion import closed_batch_times
-from smartgen.emu import EmuBackend
 from smartgen.emu.nodes import EmuDecodeNode
 from smartgen.emu.pool import pattern
+from smartgen.emu.virtual import VirtualBackend
 from smartgen.metrics.records import merge
 from smartgen.sim import SimBackend
 
@@ -68,7 +68,7 @@ def test_the_emulator_equals_the_simulator_for_every_kind_of_model(tiny, model, 
         *model, f"policy={policy}", f"selector={selector}", "record.decisions=true",
         "network.gbps=0.005",
     )  # fmt: skip
-    sim, emu = SimBackend().run(experiment), EmuBackend(memory_gib=1.0).run(experiment)
+    sim, emu = SimBackend().run(experiment), VirtualBackend(memory_gib=1.0).run(experiment)
     assert ends(emu) == pytest.approx(ends(sim), rel=1e-9)
     assert emu.makespan_s == pytest.approx(sim.makespan_s, rel=1e-9)
     assert story(emu) == story(sim)
@@ -81,7 +81,7 @@ def test_they_are_equal_for_prompts_shorter_than_a_window_or_than_its_blocks(tin
         *MODELS[model], f"blocks_per_layer={blocks}", "workload.prompt_tokens=[1,63,64,400]",
         "network.gbps=0.003", "record.decisions=true", "network.discipline=queue_pair",
     )  # fmt: skip
-    sim, emu = SimBackend().run(experiment), EmuBackend(memory_gib=1.0).run(experiment)
+    sim, emu = SimBackend().run(experiment), VirtualBackend(memory_gib=1.0).run(experiment)
     assert ends(emu) == pytest.approx(ends(sim), rel=1e-9)
     assert story(emu) == story(sim)
 
@@ -114,7 +114,7 @@ def test_only_windows_cross_the_network_if_asked_to(tiny, monkeypatch):
     release = EmuDecodeNode.release
     monkeypatch.setattr(EmuDecodeNode, "release", compare)
     experiment = tiny(*MODELS["windows only"], "workload.output_tokens=30", "network.gbps=0.1")
-    merged = merge(list(EmuBackend(memory_gib=1.0).run(experiment).recorders))
+    merged = merge(list(VirtualBackend(memory_gib=1.0).run(experiment).recorders))
     assert len(seen) == 4 * 6 and all(seen)
     geometry = experiment.geometry
     for request_id, tokens in enumerate(experiment.workload.lengths):

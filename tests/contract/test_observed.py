@@ -4,7 +4,7 @@ from itertools import takewhile
 
 import pytest
 
-from smartgen.emu import EmuBackend
+from smartgen.emu.virtual import VirtualBackend
 from smartgen.errors import SmartGenError
 from smartgen.policy import Observation, fixed_quotas, observed_quotas
 from smartgen.sim import SimBackend
@@ -14,7 +14,7 @@ from smartgen.workload import Request
 WORLDS = {
     "layered": SimBackend(fold=False),
     "folded": SimBackend(),
-    "emu": EmuBackend(memory_gib=1.0),
+    "emu": VirtualBackend(memory_gib=1.0),
 }
 BUSY = ("record.decisions=true", "network.gbps=0.01", "policy=smartgen_adaptive")
 SHARED = (

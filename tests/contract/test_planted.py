@@ -8,8 +8,8 @@ import smartgen.engine.idleness as idleness
 import smartgen.engine.prefill_role as prefill_role
 import smartgen.nodes.channel as channel
 from smartgen.cost.shaper import Shaper
-from smartgen.emu import EmuBackend
 from smartgen.emu.nodes import EmuDecodeNode
+from smartgen.emu.virtual import VirtualBackend
 from smartgen.errors import SmartGenError
 from smartgen.kv import LOCAL
 from smartgen.metrics.records import Purpose
@@ -36,7 +36,9 @@ def worlds_agree(tiny):
     decisions, ends = decisions_and_times(SimBackend(fold=False).run(experiment))
 
     def compare():
-        emulated, emulated_ends = decisions_and_times(EmuBackend(memory_gib=1.0).run(experiment))
+        emulated, emulated_ends = decisions_and_times(
+            VirtualBackend(memory_gib=1.0).run(experiment)
+        )
         assert emulated == decisions
         assert emulated_ends == pytest.approx(ends, rel=1e-9)
 
@@ -154,7 +156,7 @@ def observing_worlds_agree(tiny):
     decisions, _ = decisions_and_times(SimBackend(fold=False).run(experiment))
 
     def compare():
-        assert decisions_and_times(EmuBackend(memory_gib=1.0).run(experiment))[0] == decisions
+        assert decisions_and_times(VirtualBackend(memory_gib=1.0).run(experiment))[0] == decisions
 
     compare()
     return compare
@@ -239,7 +241,7 @@ def assert_nothing_crosses_by_reference(sent, received):
     assert not {id(message) for message in sent} & {id(message) for message in received}
 
 
-BACKENDS = [SimBackend(fold=False), EmuBackend(memory_gib=1.0)]
+BACKENDS = [SimBackend(fold=False), VirtualBackend(memory_gib=1.0)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=["sim", "emu"])

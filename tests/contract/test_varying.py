@@ -10,7 +10,7 @@ import pytest
 
 from smartgen.cluster import links, varying_links
 from smartgen.cost.variation import Random, Steps
-from smartgen.emu import EmuBackend
+from smartgen.emu.virtual import VirtualBackend
 from smartgen.errors import SmartGenError
 from smartgen.metrics.records import merge
 from smartgen.sim import SimBackend
@@ -51,7 +51,7 @@ def test_simulator_and_emulator_agree(tiny, discipline, policy, variation, rtt_u
         "record.decisions=true",
     )
     experiment = with_variation(constant, variation)
-    sim, emu = SimBackend().run(experiment), EmuBackend(memory_gib=1.0).run(experiment)
+    sim, emu = SimBackend().run(experiment), VirtualBackend(memory_gib=1.0).run(experiment)
     assert times(emu) == pytest.approx(times(sim), rel=1e-9)
     assert emu.link_busy_s == pytest.approx(sim.link_busy_s, rel=1e-9)
     assert moved(emu) == moved(sim)

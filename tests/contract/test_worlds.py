@@ -4,8 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from smartgen.emu import EmuBackend
 from smartgen.emu.nodes import EmuDecodeNode
+from smartgen.emu.virtual import VirtualBackend
 from smartgen.sim import SimBackend
 
 SCHEMES = (
@@ -30,7 +30,7 @@ SCHEMES = (
 
 
 def both(experiment):
-    return SimBackend(fold=False).run(experiment), EmuBackend(memory_gib=1.0).run(experiment)
+    return SimBackend(fold=False).run(experiment), VirtualBackend(memory_gib=1.0).run(experiment)
 
 
 def times(outcome):
@@ -157,7 +157,7 @@ def test_every_attended_row_is_compared_with_what_the_prefill_node_computed(
 
     monkeypatch.setattr(EmuDecodeNode, "finish", count)
     experiment = tiny(f"policy={policy}")
-    outcome = EmuBackend(memory_gib=1.0).run(experiment)
+    outcome = VirtualBackend(memory_gib=1.0).run(experiment)
     iterations = [row for recorder in outcome.recorders for row in recorder.iterations]
     layers, heads = experiment.geometry.num_layers, experiment.geometry.num_kv_heads
     attended = sum(row.selected_entries for row in iterations) * heads
@@ -186,7 +186,7 @@ def test_the_decoding_pool_ends_up_as_the_prefill_nodes_pools_were(tiny, monkeyp
 
     release = EmuDecodeNode.release
     monkeypatch.setattr(EmuDecodeNode, "release", compare)
-    EmuBackend(memory_gib=1.0).run(tiny("policy=smartgen", "workload.output_tokens=30"))
+    VirtualBackend(memory_gib=1.0).run(tiny("policy=smartgen", "workload.output_tokens=30"))
     assert len(seen) == 4 * 6 and all(seen)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from smartgen.cost.budget import expected_share
-from smartgen.emu import EmuBackend
+from smartgen.emu.virtual import VirtualBackend
 from smartgen.metrics.records import merge
 from smartgen.sim import SimBackend
 from smartgen.sim.backend import why_not_folded
@@ -12,7 +12,7 @@ from smartgen.workload import MooncakeTrace, Request, write_trace
 WORLDS = {
     "layered": SimBackend(fold=False),
     "folded": SimBackend(),
-    "emulated": EmuBackend(memory_gib=1.0),
+    "emulated": VirtualBackend(memory_gib=1.0),
 }
 ENTRY, LAYERS, BLOCKS = 128, 6, 32
 """Bytes of an entry, layers, and blocks a layer, of the model below."""

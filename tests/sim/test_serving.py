@@ -2,7 +2,7 @@
 
 import pytest
 
-from smartgen.emu import EmuBackend
+from smartgen.emu.virtual import VirtualBackend
 from smartgen.metrics.records import merge
 from smartgen.sim import SimBackend
 from smartgen.sim.backend import why_not_folded
@@ -11,7 +11,7 @@ from smartgen.workload import Request
 WORLDS = {
     "layered": SimBackend(fold=False),
     "folded": SimBackend(),
-    "emulated": EmuBackend(memory_gib=1.0),
+    "emulated": VirtualBackend(memory_gib=1.0),
 }
 TIMES = (
     "reserved_s",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from smartgen import progress
-from smartgen.emu import EmuBackend
+from smartgen.emu.virtual import VirtualBackend
 from smartgen.experiment import Experiment, Progress
 from smartgen.progress import Notes, Screen, of_point, of_run, of_sweep
 from smartgen.sim import SimBackend
@@ -74,7 +74,7 @@ def test_a_stream_that_is_closed_disturbs_nobody() -> None:
 
 @pytest.mark.parametrize(
     "backend",
-    [SimBackend(), SimBackend(fold=False), EmuBackend(memory_gib=1.0)],
+    [SimBackend(), SimBackend(fold=False), VirtualBackend(memory_gib=1.0)],
     ids=["folded", "sim", "emu"],
 )
 def test_every_backend_answers_how_far_it_is(tiny: Callable[..., Experiment], backend: Any) -> None:

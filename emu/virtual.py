@@ -12,7 +12,7 @@ from smartgen.selection import BlockSelection
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmuBackend:
+class VirtualBackend:
     """The emulator: both pools in memory, every byte of KV moved and checked.
 
     memory_gib: refuse an experiment whose pools need more.
