@@ -1,36 +1,43 @@
-"""An event loop whose clock jumps: when every task waits, time is the next timer's.
+"""Event loops in nominal time: what happens next happens at exactly the time it was planned for.
 
-Virtual times are exact floats, so that a run under this loop can be compared with a simulation
-to the last digits. A loop with nothing left to wait for says so instead of hanging.
+Under a JumpLoop nobody waits: when every task waits, time is the next timer's. Virtual times are
+exact floats, so that a run can be compared with a simulation to the last digits. Under a PacedLoop
+the machine's clock has to come that far, too; a timer that goes off late still goes off at its
+nominal time, so that what follows it is not late as well. Why it is so: docs/decisions/0017.
 """
 
 import asyncio
 import heapq
 import math
 import selectors
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from smartgen.errors import SmartGenError
 
+Ready = list[tuple[selectors.SelectorKey, int]]
 
-class _JumpingSelector(selectors.SelectSelector):
-    """A selector that does not sleep: it moves the loop's clock instead."""
 
-    loop: "JumpLoop"
+class _Selector(selectors.SelectSelector):
+    """Asks its loop what to do when nothing is ready; select() waits more finely than epoll."""
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+    loop: "NominalLoop"
+
+    def select(self, timeout: float | None = None) -> Ready:
         ready = super().select(0)
-        if not ready and timeout != 0:
-            self.loop.jump()
+        if ready:
+            self.loop.hear()
+        elif timeout != 0:
+            ready = self.loop.idle(super().select)
         return ready
 
 
-class JumpLoop(asyncio.SelectorEventLoop):
-    """An asyncio loop in virtual time, which starts at 0."""
+class NominalLoop(asyncio.SelectorEventLoop):
+    """A loop whose time is that of its timers; it starts at 0."""
 
     def __init__(self) -> None:
-        selector = _JumpingSelector()
+        selector = _Selector()
         selector.loop = self
         self._now_s = 0.0
         self._last: list[tuple[float, int, Callable[[], None]]] = []
@@ -44,23 +51,33 @@ class JumpLoop(asyncio.SelectorEventLoop):
         heapq.heappush(self._last, (when_s, self._num_last, callback))
 
     def time(self) -> float:
-        """Virtual seconds."""
+        """Nominal seconds."""
         return self._now_s
 
-    def jump(self) -> None:
-        """Go to the next timer."""
+    def hear(self) -> None:
+        """Something comes from outside."""
+
+    def idle(self, select: Callable[[float | None], Ready]) -> Ready:
+        """Nothing is ready: wait, or let the next timer go off."""
+        raise NotImplementedError
+
+    def _next_s(self) -> float:
+        """When the next timer goes off; never, if there is none."""
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        times_s = [timers[0].when()] if timers else []
+        if self._last:
+            times_s.append(self._last[0][0])
+        return min(times_s, default=math.inf)
+
+    def _jump(self) -> None:
+        """Go to the next timer, of which there is one."""
         timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
         if self._last and (not timers or self._last[0][0] < timers[0].when()):
             when_s, _, callback = heapq.heappop(self._last)
             self._move_to(when_s)
             self.call_soon(callback)
-            return
-        if not timers:
-            raise SmartGenError(
-                f"nothing can happen any more at {self._now_s:.6f} s virtual, "
-                "but requests are unfinished; this is a fault of the program, please report it"
-            )
-        self._move_to(timers[0].when())
+        else:
+            self._move_to(timers[0].when())
 
     def _move_to(self, when_s: float) -> None:
         self._now_s = max(self._now_s, when_s)
@@ -68,8 +85,64 @@ class JumpLoop(asyncio.SelectorEventLoop):
         self._clock_resolution = math.ulp(self._now_s)
 
 
-def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine under a jumping clock; what a timer's callback raises ends it, too."""
+class JumpLoop(NominalLoop):
+    """A loop in virtual time; with nothing left to wait for it says so instead of hanging."""
+
+    def idle(self, select: Callable[[float | None], Ready]) -> Ready:
+        """Go to the next timer at once."""
+        if self._next_s() == math.inf:
+            raise SmartGenError(
+                f"nothing can happen any more at {self._now_s:.6f} s virtual, "
+                "but requests are unfinished; this is a fault of the program, please report it"
+            )
+        self._jump()
+        return []
+
+
+class PacedLoop(NominalLoop):
+    """A loop that keeps pace with the machine's clock, dilation real seconds a nominal one.
+
+    lateness_s: of every timer since the pace was set, by how many nominal seconds it was late.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._dilation = 1.0
+        self._epoch_s = time.monotonic()
+        self.lateness_s: list[float] = []
+
+    def pace(self, epoch_s: float, dilation: float) -> None:
+        """Time is 0 at that reading of time.monotonic(); no timer may be waiting."""
+        self._epoch_s, self._dilation = epoch_s, dilation
+        self._now_s, self._clock_resolution = 0.0, math.ulp(0.0)
+        self.lateness_s = []
+
+    def real_s(self) -> float:
+        """How late it really is, in nominal seconds."""
+        return (time.monotonic() - self._epoch_s) / self._dilation
+
+    def hear(self) -> None:
+        """It is as late as it really is, unless a timer is still to go off before."""
+        self._move_to(min(self.real_s(), self._next_s()))
+
+    def idle(self, select: Callable[[float | None], Ready]) -> Ready:
+        """Wait for the next timer, or for something from outside."""
+        next_s = self._next_s()
+        wait_s = (next_s - self.real_s()) * self._dilation
+        if wait_s > 0:
+            ready = select(None if wait_s == math.inf else wait_s)
+            if ready:
+                self.hear()
+                return ready
+            if self.real_s() < next_s:  # woken early, or by a signal
+                return []
+        self._jump()
+        self.lateness_s.append(self.real_s() - next_s)
+        return []
+
+
+def run(main: Coroutine[Any, Any, None], make_loop: Callable[[], NominalLoop] = JumpLoop) -> None:
+    """Run a coroutine under such a loop; what a timer's callback raises ends it, too."""
     faults: list[BaseException] = []
     running: list[asyncio.Task[None]] = []
 
@@ -82,7 +155,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         running.append(asyncio.get_running_loop().create_task(main))
         await running[0]
 
-    with asyncio.Runner(loop_factory=JumpLoop) as runner:
+    with asyncio.Runner(loop_factory=make_loop) as runner:
         runner.get_loop().set_exception_handler(end)
         try:
             runner.run(watched())

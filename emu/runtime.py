@@ -1,11 +1,12 @@
 """The engine's coroutines on asyncio."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from smartgen.emu.clock import JumpLoop
+from smartgen.emu.clock import NominalLoop
 
 
 class EmuScope:
@@ -45,21 +46,31 @@ class EmuRuntime:
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, JumpLoop)
+        assert isinstance(loop, NominalLoop)
         self._loop = loop
         self._start_s = self._loop.time()
         self._due: dict[float, list[Callable[[], None]]] = {}
+        self._as_of_s: float | None = None
 
     @property
     def now(self) -> float:
         """Seconds since the run's start."""
-        return self._loop.time() - self._start_s
+        return self._loop.time() - self._start_s if self._as_of_s is None else self._as_of_s
+
+    @contextmanager
+    def as_of(self, then_s: float) -> Iterator[None]:
+        """What is done within is done at that time, though it may be later by now."""
+        self._as_of_s = then_s
+        try:
+            yield
+        finally:
+            self._as_of_s = None
 
     def after(self, seconds: float) -> asyncio.Future[None]:
         """Something that started now and is over so many seconds from now."""
         future: asyncio.Future[None] = self._loop.create_future()
         if seconds > 0:
-            self._at(self._loop.time() + seconds, partial(_resolve, future))
+            self._at(self._start_s + self.now + seconds, partial(_resolve, future))
         else:  # over already: whoever awaits it goes on at once
             future.set_result(None)
         return future
