@@ -12,7 +12,7 @@ from smartgen.emu.pool import Bytes, Pool, pattern
 from smartgen.emu.step import EmuStep, Reply
 from smartgen.engine.messages import Assign, Fetch
 from smartgen.experiment import Experiment
-from smartgen.kv import LOCAL, PADDED, REMOTE
+from smartgen.kv import LOCAL, PADDED, REMOTE, Geometry
 from smartgen.kv.geometry import Int
 from smartgen.metrics.records import Recorder
 from smartgen.nodes.meter import Meter
@@ -44,30 +44,35 @@ class EmuPrefillNode(TimedPrefillNode):
         recorder: Recorder,
     ) -> None:
         super().__init__(runtime, experiment, number, links, lands, recorder)
+        self._moved = self._geometry  # the cache as it is moved
         self._entries: dict[int, Bytes] = {}
 
     def open(self, assign: Assign, plan: Plan, peer: int) -> None:
         """Take pages."""
         super().open(assign, plan, peer)
-        geometry = self._geometry
+        self._entries[assign.request_id] = self.make_entries(assign)
+
+    def make_entries(self, assign: Assign) -> Bytes:
+        """A request's pages, [L, tokens, heads, row_bytes], all zero."""
+        geometry = self._moved
         shape = (geometry.num_layers, assign.prompt_tokens, geometry.num_kv_heads)
-        self._entries[assign.request_id] = np.zeros((*shape, geometry.row_bytes), dtype=np.uint8)
+        return np.zeros((*shape, geometry.row_bytes), dtype=np.uint8)
 
     def push(self, request_id: int, blocks: Int, layer: int | None) -> Any:
         """Make a layer's bytes once it is computed, then post."""
         if layer is not None:
             entries = self._entries[request_id]
-            first = int(self._geometry.bounds(entries.shape[1])[layer, 0])
+            first = int(self._moved.bounds(entries.shape[1])[layer, 0])
             tokens = np.arange(first, entries.shape[1], dtype=np.int64)
-            entries[layer, first:] = pattern(self._geometry, request_id, layer, tokens)
+            entries[layer, first:] = pattern(self._moved, request_id, layer, tokens)
         return super().push(request_id, blocks, layer)
 
-    def payload_of_blocks(self, pages: Pages, blocks: Int) -> Blocks:
+    def payload_of_blocks(self, pages: Pages, blocks: Int, layer: int | None) -> Any:
         """The region that the blocks are read from."""
         bounds = self._geometry.bounds(pages.assign.prompt_tokens)
         return Blocks(self._entries[pages.assign.request_id], bounds)
 
-    def payload_of_rows(self, fetch: Fetch) -> list[Bytes]:
+    def payload_of_rows(self, fetch: Fetch) -> Any:
         """For each request, its rows one after the other, [entries of all heads, row_bytes].
 
         A fetch may cross the word that a request's lease is over: of its wiped pages come zeros,
@@ -79,7 +84,7 @@ class EmuPrefillNode(TimedPrefillNode):
             heads = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
             entries = self._entries.get(rows.request_id)
             if entries is None:
-                wiped = np.zeros((len(tokens), self._geometry.row_bytes), dtype=np.uint8)
+                wiped = np.zeros((len(tokens), self._moved.row_bytes), dtype=np.uint8)
                 gathered.append(wiped)
             else:
                 gathered.append(entries[fetch.layer, tokens, heads])
@@ -118,19 +123,33 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
         recorder: Recorder,
     ) -> None:
         super().__init__(runtime, experiment, number, links, meter, recorder)
-        capacity = experiment.cluster.decode_pool_tokens
-        if capacity is None:
-            requests = experiment.requests
-            capacity = sum(_tokens(request) for request in requests)
-        self.pool = Pool(experiment.geometry, capacity)
+        self.moved = self.moved_geometry()
+        """The cache as it is moved."""
+        self.pool = self.make_pool(pool_tokens(experiment))
         self.attending: dict[int, Reply] = {}
         """What is in GPU memory for each layer."""
         self.num_checked_rows = 0
 
+    def moved_geometry(self) -> Geometry:
+        """The cache as it is moved."""
+        return self.experiment.geometry
+
+    def make_pool(self, num_tokens: int) -> Pool:
+        """Memory for so many tokens."""
+        return Pool(self.moved, num_tokens)
+
+    def gather_into(self, layer: int, shape: tuple[int, int]) -> Bytes:
+        """GPU memory for a layer's rows, [rows, k, row_bytes]."""
+        return np.zeros((*shape, self.moved.row_bytes), dtype=np.uint8)
+
+    def targets(self, entries: Bytes, rows: range) -> bytes:
+        """Where these rows of such memory are registered, int64 each; nothing is, here."""
+        return b""
+
     def open(self, slot: Slot) -> EmuSlot:
         """Take pages; nothing is here yet but room."""
         num_tokens, prompt_tokens = _tokens(slot.request), slot.request.prompt_tokens
-        geometry = self.experiment.geometry
+        geometry = self.moved
         status = np.full((geometry.num_layers, num_tokens), PADDED, dtype=np.int8)
         for row, first in zip(status, geometry.bounds(prompt_tokens)[:, 0], strict=True):
             row[first:prompt_tokens] = REMOTE
@@ -151,11 +170,11 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
 
     def _hold(self, slot: EmuSlot) -> None:
         """What is held of the prompt is copied within this node, and is local from the start."""
-        bounds = self.experiment.geometry.bounds(slot.request.prompt_tokens)
+        bounds = self.moved.bounds(slot.request.prompt_tokens)
         num_tokens = int(bounds[bounds <= slot.request.held_tokens][-1])
         tokens = np.arange(num_tokens, dtype=np.int64)
         for layer in range(len(slot.status)):
-            entries = pattern(self.experiment.geometry, slot.request.request_id, layer, tokens)
+            entries = pattern(self.moved, slot.request.request_id, layer, tokens)
             self.pool.entries[layer, slot.pages[:num_tokens]] = entries
             slot.status[layer, :num_tokens] = LOCAL
 
@@ -165,19 +184,27 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
         super().release(slot)
 
     def store(self, slot: EmuSlot, write: Write, blocks: Int) -> None:
-        """Copy blocks from the prefill node's region; planned ones also write their mask values."""
+        """Blocks have come; planned ones also write their mask values."""
+        self.copy_in(slot, write, blocks)
+        if write.parcel.layer is not None:
+            self.take_in(slot, blocks)
+
+    def copy_in(self, slot: EmuSlot, write: Write, blocks: Int) -> None:
+        """Copy blocks from the prefill node's region."""
         payload: Blocks = write.payload
-        for layer, first, stop in self._ranges(payload.bounds, blocks):
+        for layer, first, stop in self.ranges(payload.bounds, blocks):
             self.pool.entries[layer, slot.pages[first:stop]] = payload.entries[layer, first:stop]
-            if write.parcel.layer is not None:
-                slot.status[layer, first:stop] = LOCAL
+
+    def take_in(self, slot: EmuSlot, blocks: Int) -> None:
+        """The mask WRITE of blocks."""
+        bounds = self.moved.bounds(slot.request.prompt_tokens)
+        for layer, first, stop in self.ranges(bounds, blocks):
+            slot.status[layer, first:stop] = LOCAL
 
     def see(self, slot: EmuSlot, blocks: Int) -> None:
-        """The mask WRITE of speculative blocks."""
+        """The mask takes in speculative blocks."""
         super().see(slot, blocks)
-        bounds = self.experiment.geometry.bounds(slot.request.prompt_tokens)
-        for layer, first, stop in self._ranges(bounds, blocks):
-            slot.status[layer, first:stop] = LOCAL
+        self.take_in(slot, blocks)
 
     def store_rows(self, write: Write) -> None:
         """Rows of a reply go to the start of the rows that wait for them."""
@@ -190,11 +217,18 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
         """Make an iteration."""
         return EmuStep(self)
 
-    def _ranges(self, bounds: Int, blocks: Int) -> list[tuple[int, int, int]]:
-        per_layer = self.experiment.geometry.blocks_per_layer
+    def ranges(self, bounds: Int, blocks: Int) -> list[tuple[int, int, int]]:
+        """Layer, first token and last but one of blocks."""
+        per_layer = self.moved.blocks_per_layer
         layers, within = np.divmod(blocks, per_layer)
         firsts, stops = bounds[layers, within], bounds[layers, within + 1]
         return list(zip(layers.tolist(), firsts.tolist(), stops.tolist(), strict=True))
+
+
+def pool_tokens(experiment: Experiment) -> int:
+    """Room of a decoding node, in tokens: its capacity, or all requests at once."""
+    capacity = experiment.cluster.decode_pool_tokens
+    return sum(map(_tokens, experiment.requests)) if capacity is None else capacity
 
 
 def _tokens(request: Request) -> int:

@@ -36,11 +36,14 @@ def pattern(
 
 
 class Pool:
-    """Memory for a number of tokens in all layers; pages are rows of it, reused soon after."""
+    """Memory for a number of tokens in all layers; pages are rows of it, reused soon after.
 
-    def __init__(self, geometry: Geometry, num_tokens: int) -> None:
+    Memory of that shape may be given.
+    """
+
+    def __init__(self, geometry: Geometry, num_tokens: int, entries: Bytes | None = None) -> None:
         shape = (geometry.num_layers, num_tokens, geometry.num_kv_heads, geometry.row_bytes)
-        self.entries: Bytes = np.zeros(shape, dtype=np.uint8)
+        self.entries: Bytes = np.zeros(shape, dtype=np.uint8) if entries is None else entries
         self._free = np.arange(num_tokens, dtype=np.int64)
 
     def take(self, num_tokens: int) -> Int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from smartgen.emu.pool import Bytes, pattern
@@ -36,11 +37,20 @@ class Reply:
         at = [s.number for s in self.slots].index(slot)
         return range(at * self.num_heads, (at + 1) * self.num_heads)
 
-    def receive(self, slot: int, rows: Bytes) -> None:
-        """Scatter fetched entries over the starts of a slot's rows."""
+    def num_remote_of(self, slot: int) -> int:
+        """Remote entries of a slot, over all its rows."""
+        rows = self.rows_of(slot)
+        return int(self.num_remote[rows.start : rows.stop].sum())
+
+    def in_place(self, slot: int) -> None:
+        """The remote entries of a slot are where they belong."""
         if slot in self.received:
             raise RuntimeError(f"the rows of slot {slot} were delivered twice")
         self.received.add(slot)
+
+    def receive(self, slot: int, rows: Bytes) -> None:
+        """Scatter fetched entries over the starts of a slot's rows."""
+        self.in_place(slot)
         start = 0
         for row in self.rows_of(slot):
             stop = start + int(self.num_remote[row])
@@ -55,7 +65,7 @@ class EmuStep(TimedStep["EmuSlot"]):
 
     def __init__(self, node: EmuDecodeNode) -> None:
         super().__init__(node)
-        self._geometry = node.experiment.geometry
+        self._geometry = node.moved
         self._slots = node.batch.slots
         self._generated = [node.batch.generated(slot) for slot in self._slots]
 
@@ -70,14 +80,9 @@ class EmuStep(TimedStep["EmuSlot"]):
             padded[row, : len(tokens)] = tokens
         cut = split_index(padded.astype(np.int64), mask, num_heads)
         drops = self._node.experiment.policy.lanes == "none"
-        shape = (*cut.index.shape, self._geometry.row_bytes)
+        entries = self._node.gather_into(layer, cut.index.shape)
         self._node.attending[layer] = Reply(
-            list(self._slots),
-            cut.index,
-            cut.num_remote,
-            cut.num_local,
-            np.zeros(shape, dtype=np.uint8),
-            num_heads,
+            list(self._slots), cut.index, cut.num_remote, cut.num_local, entries, num_heads
         )
         found = []
         for at, slot in enumerate(self._slots):
@@ -85,15 +90,12 @@ class EmuStep(TimedStep["EmuSlot"]):
             lengths = tuple(int(cut.num_remote[row]) for row in rows)
             if sum(lengths):
                 tokens = np.concatenate([cut.index[row, : cut.num_remote[row]] for row in rows])
-                entries = sum(lengths) / num_heads
-                request_id = slot.request.request_id
-                wanted = Rows(
-                    request_id,
-                    slot.number,
-                    entries,
-                    () if drops else lengths,
-                    b"" if drops else tokens.tobytes(),
-                )
+                wanted = Rows(slot.request.request_id, slot.number, sum(lengths) / num_heads)
+                if not drops:
+                    targets = self._node.targets(entries, rows)
+                    wanted = replace(
+                        wanted, lengths=lengths, index=tokens.tobytes(), targets=targets
+                    )
                 found.append((slot.peer, wanted))
         return found
 

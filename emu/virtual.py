@@ -19,7 +19,7 @@ class VirtualBackend:
     """
 
     memory_gib: float
-    name: str = "emu"
+    name: str = "virtual"
 
     def __post_init__(self) -> None:
         positive("backend.memory_gib", self.memory_gib)
@@ -40,16 +40,21 @@ class VirtualBackend:
         return outcome[0]
 
     def _check(self, experiment: Experiment) -> None:
-        if not isinstance(experiment.selection, BlockSelection):
-            raise SmartGenError("backend=emu needs selection=blocks: it moves tokens, not shares")
-        if experiment.policy.reuse:
-            raise SmartGenError("backend=emu does not emulate policy.reuse=true; use backend=sim")
+        check(experiment, self.name)
         tokens = sum(2 * r.prompt_tokens + r.output_tokens for r in experiment.requests)
         geometry = experiment.geometry
         need_gib = tokens * geometry.num_layers * geometry.entry_bytes / 2**30
         if need_gib > self.memory_gib:
             raise SmartGenError(
-                f"backend=emu would need {need_gib:.1f} GiB for its pools; "
+                f"backend=virtual would need {need_gib:.1f} GiB for its pools; "
                 f"backend.memory_gib={self.memory_gib} allows less: use a smaller model or "
                 "workload (model=tiny workload=tiny)"
             )
+
+
+def check(experiment: Experiment, name: str) -> None:
+    """Refuse what no emulation can do."""
+    if not isinstance(experiment.selection, BlockSelection):
+        raise SmartGenError(f"backend={name} needs selection=blocks: it moves tokens, not shares")
+    if experiment.policy.reuse:
+        raise SmartGenError(f"backend={name} does not emulate policy.reuse=true; use backend=sim")

@@ -16,7 +16,7 @@ from smartgen.errors import SmartGenError, one_of
 from smartgen.experiment import Experiment, Outcome, Watch
 from smartgen.model import Model, read_model, resolve
 
-BESIDES = ("backend", "figures", "results_dir")
+BESIDES = ("backend", "emu", "figures", "results_dir")
 """Keys of a configuration that are no part of an experiment."""
 
 

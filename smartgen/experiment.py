@@ -316,12 +316,14 @@ class Outcome:
     """What a backend brings back: each node's recorder, and when the last thing happened.
 
     link_busy_s: for each link (``host0``, ``decode0``, ...) how long it was used, messages
-    included, within window_s (in all, if there is none).
+    included, within window_s (in all, if there is none). emulation: how real bytes were moved, and
+    how well the machine kept up; empty where nothing is real.
     """
 
     recorders: Sequence[Recorder]
     makespan_s: float
     link_busy_s: Mapping[str, float] = field(default_factory=dict)
+    emulation: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Planner:

@@ -118,6 +118,12 @@ class Shaper(Generic[Write]):
         self._arm()
         return dropped
 
+    def withdraw(self, posting: Posting[Write]) -> None:
+        """Take one posting back, which will not be sent; none if it has landed."""
+        if self._postings.pop(posting.flow, None) is not None:
+            self._wire.withdraw(self._clock.now, posting.flow)
+            self._arm()
+
     def alone(self, flow: Posted) -> list[tuple[str, float, float]]:
         """For each of a flow's links: when it was posted, and how long it keeps the link busy.
 

@@ -158,12 +158,24 @@ class Wire:
         for queue in self._queues.values():
             dropped += [flow for flow in queue if flow.queue_pair in queue_pairs]
             queue[:] = [flow for flow in queue if flow.queue_pair not in queue_pairs]
+        self._hold(now)
+        self._replan(now)
+        return dropped
+
+    def withdraw(self, now: float, flow: Flow) -> None:
+        """Remove one flow, if it has not ended."""
+        for queue in self._queues.values():
+            if flow in queue:
+                queue.remove(flow)
+        self._hold(now)
+        self._replan(now)
+
+    def _hold(self, now: float) -> None:
+        """Note what active flows have moved so far."""
         for flow in self._active:
             if flow._past is not None:
                 flow._past.append((flow._since_s, flow._remaining, flow._rate))
             flow._remaining, flow._since_s = flow.remaining(now), now
-        self._replan(now)
-        return dropped
 
     def _queue_of(self, flow: Flow) -> tuple[str, str]:
         if self._discipline == "queue_pair":

@@ -48,7 +48,8 @@ class Rows(msgspec.Struct, frozen=True):
 
     entries counts them over all KV heads (a fraction where rows differ). index holds the token
     positions of each row one after the other as int64 bytes, lengths how many each row has; both
-    are empty where only counts are modelled.
+    are empty where only counts are modelled. targets says where each row goes in registered memory
+    of the decoding node, int64 bytes again; empty where nothing is registered.
     """
 
     request_id: int
@@ -56,6 +57,7 @@ class Rows(msgspec.Struct, frozen=True):
     entries: float
     lengths: tuple[int, ...] = ()
     index: bytes = b""
+    targets: bytes = b""
 
 
 class Fetch(msgspec.Struct, frozen=True, tag=True):

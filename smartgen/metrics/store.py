@@ -38,6 +38,8 @@ def write_run(
     """
     tables = make_tables(experiment, outcome)
     metrics = summarize(tables, experiment, backend, outcome.makespan_s, outcome.link_busy_s)
+    if outcome.emulation:
+        metrics["emulation"] = dict(outcome.emulation)
     folder = folder.absolute()
     partial = folder  # until there is one
     try:

@@ -1,23 +1,21 @@
 """One process that holds every role: nodes, channels and network, wired together."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from smartgen.cluster import links, varying_links
 from smartgen.cost import Wire
 from smartgen.cost.shaper import Land, Links, Shaper
-from smartgen.engine import DecodeRole, PrefillRole, Router
 from smartgen.engine.messages import PeerLost
-from smartgen.engine.protocols import Event, Scope
+from smartgen.engine.protocols import Scope
 from smartgen.experiment import Experiment, Outcome
-from smartgen.kv import PrefixCache
 from smartgen.metrics.records import Recorder
 from smartgen.nodes.channel import LocalChannel, channel_pair
 from smartgen.nodes.meter import Meter
+from smartgen.nodes.roles import joined, make_decode_role, make_prefill_role, make_router, serve
 from smartgen.nodes.timed_decode import TimedDecodeNode
 from smartgen.nodes.timed_prefill import TimedPrefillNode, WaitingRuntime, Write
-from smartgen.workload import arrivals_of, departures_of
 
 
 class MakePrefillNode(Protocol):
@@ -85,13 +83,7 @@ class World:
         )
         self._links = network or shaped(runtime, experiment)
         self._recorders: list[Recorder] = []
-        self._router = Router(
-            cluster.routing,
-            cluster.prefill_nodes,
-            cluster.decode_nodes,
-            partial(PrefixCache, cluster.prefill_cache_tokens),
-            partial(PrefixCache, cluster.decode_cache_tokens),
-        )
+        self._router = make_router(experiment)
         self.decode_nodes = [
             make_decode_node(
                 runtime, experiment, number, self._links, self._meter, self._recorder()
@@ -119,22 +111,19 @@ class World:
         # one scope over all: a fault in any role ends the run
         serving = self._runtime.scope()
         for scope in self._scopes:
-            serving.spawn(_join(scope))
+            serving.spawn(joined(scope))
         serving.spawn(self._serve(serving))
         await serving.join()
 
     async def _serve(self, serving: Scope) -> None:
-        requests = self._experiment.requests
-        roles = [self._decode_role(number) for number in range(len(self.decode_nodes))]
-        self._router.serve(roles)
-        fed, decoding = self._runtime.scope(), self._runtime.scope()
-        fed.spawn(self._router.arrive(self._at_their_times(arrivals_of(requests))))
-        fed.spawn(self._router.depart(self._at_their_times(departures_of(requests))))
-        serving.spawn(_join(fed))
-        for role in roles:
-            decoding.spawn(role.run())
-        await decoding.join()
-        fed.cancel()
+        experiment, runtime = self._experiment, self._runtime
+        roles = [
+            make_decode_role(
+                runtime, experiment, node, [ends[number][0] for ends in self._ends], self._router
+            )
+            for number, node in enumerate(self.decode_nodes)
+        ]
+        await serve(runtime, experiment.requests, self._router, roles, serving)
         for scope in self._scopes:
             scope.cancel()
 
@@ -152,43 +141,13 @@ class World:
         self._recorders.append(recorder)
         return recorder
 
-    def _decode_role(self, number: int) -> DecodeRole:
-        experiment, node = self._experiment, self.decode_nodes[number]
-        return DecodeRole(
-            self._runtime,
-            node,
-            [ends[number][0] for ends in self._ends],
-            self._router,
-            experiment.policy,
-            experiment.planner().plans_of,
-            experiment.cost.looks_ahead,
-            experiment.geometry.num_layers,
-            experiment.workload.closed,
-            experiment.cluster.decode_batch,
-            node.recorder,
-        )
-
     def _start_prefill_node(self, number: int) -> None:
-        experiment, runtime = self._experiment, self._runtime
+        channels = [there for _, there in self._ends[number]]
         node = self.prefill_nodes[number]
-        role = PrefillRole(
-            runtime,
-            node,
-            [there for _, there in self._ends[number]],
-            experiment.policy,
-            experiment.planner().plan_of,
-            node.recorder,
-        )
-        scope = runtime.scope()
+        role = make_prefill_role(self._runtime, self._experiment, node, channels)
+        scope = self._runtime.scope()
         scope.spawn(role.run())
         self._scopes.append(scope)
-
-    async def _at_their_times(self, rows: Sequence[tuple[float, T]]) -> AsyncIterator[T]:
-        for at_s, what in rows:
-            come = self._runtime.event()
-            self._runtime.call_last(at_s, partial(_set, come))
-            await come.wait()
-            yield what
 
     def _lose(self, number: int, _: float) -> None:
         """A prefill node dies: its program ends, its queue pairs are flushed, peers are told."""
@@ -200,11 +159,3 @@ class World:
             there.cut()
             decode_node.drop([p for p in dropped if p.flow.destination == decode_node.name])
             here.deliver(PeerLost(node.name))
-
-
-async def _join(scope: Scope) -> None:
-    await scope.join()
-
-
-def _set(event: Event, _: float) -> None:
-    event.set()

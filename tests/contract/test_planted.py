@@ -85,7 +85,7 @@ def test_a_mask_set_before_its_data_is_found(worlds_agree, monkeypatch):
         if write.parcel.purpose == Purpose.SPECULATIVE and isinstance(decode_node, EmuDecodeNode):
             slot = decode_node.slots[write.parcel.slots[0]]
             bounds = node._geometry.bounds(slot.request.prompt_tokens)
-            for layer, first, stop in decode_node._ranges(bounds, write.blocks):
+            for layer, first, stop in decode_node.ranges(bounds, write.blocks):
                 slot.status[layer, first:stop] = LOCAL
         return post(node, write, *rest, **named)
 

@@ -1,0 +1,1 @@
+"""The emulator's roles as processes: connected by control messages and by queue pairs."""

@@ -1,0 +1,27 @@
+"""The engine's channel over a connection: its messages among the words that processes say."""
+
+from collections.abc import Callable
+
+from smartgen.emu.processes.connection import Connection
+from smartgen.engine.messages import Message
+
+
+class ProcessChannel:
+    """One end; whoever hears the connection hands the engine's messages in."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._hear: Callable[[Message], None] | None = None
+
+    def send(self, message: Message) -> None:
+        """Send; never waits."""
+        self._connection.send(message)
+
+    def listen(self, hear: Callable[[Message], None]) -> None:
+        """Have every message heard."""
+        self._hear = hear
+
+    def deliver(self, message: Message) -> None:
+        """A message has come."""
+        if self._hear is not None:
+            self._hear(message)

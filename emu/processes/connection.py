@@ -1,0 +1,167 @@
+"""One end of the control stream between two processes: numbered frames, in order, with a pulse."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, get_args
+
+import msgspec
+
+from smartgen.emu.processes.words import MOST_FRAME_BYTES, Frame, Ping, Word, decode, encode
+from smartgen.emu.runtime import EmuRuntime
+from smartgen.engine.messages import Message
+
+_OF_THE_ENGINE = get_args(Message)
+
+
+class Connection(asyncio.Protocol):
+    """Frames come in order, each once: one that is repeated is dropped, a gap ends the connection.
+
+    A word is heard as of the nominal time at which it was sent, those of the engine one way later.
+    lost(reason) is called once, whatever ends the connection but close.
+    """
+
+    def __init__(
+        self,
+        hear: Callable[["Connection", Word], None],
+        lost: Callable[["Connection", str], None],
+    ) -> None:
+        self._hear, self._lost = hear, lost
+        self._transport: asyncio.Transport | None = None
+        self._bytes = bytearray()
+        self._num_sent = self._num_heard = 0
+        self._sent_s = 0.0
+        self._runtime: EmuRuntime | None = None
+        self._one_way_s = self._deadline_s = 0.0
+        self._heard_s = 0.0
+        self._due: tuple[deque[tuple[float, Word]], deque[tuple[float, Word]]] = deque(), deque()
+        self.over = False
+
+    # -- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It stands."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes: take out what frames there are."""
+        self._bytes += data
+        while len(self._bytes) >= 4 and not self.over:
+            size = int.from_bytes(self._bytes[:4], "big")
+            if size > MOST_FRAME_BYTES:
+                self.fail(f"it sent a frame of {size} bytes, which is none of ours")
+            elif len(self._bytes) < 4 + size:
+                return
+            else:
+                body = bytes(self._bytes[4 : 4 + size])
+                del self._bytes[: 4 + size]
+                self._take(body)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is gone."""
+        self.fail("its connection is gone" if error is None else f"its connection broke: {error}")
+
+    # -- ours
+
+    def send(self, word: Word) -> None:
+        """Send; never waits. To a peer that is gone nothing is sent."""
+        if self.over or self._transport is None:
+            return
+        if self._runtime is not None:
+            self._sent_s = max(self._sent_s, self._runtime.now)
+        self._num_sent += 1
+        self.write(encode(Frame(self._num_sent, self._sent_s, word)))
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the network."""
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def pace(self, runtime: EmuRuntime, one_way_s: float, deadline_s: float) -> None:
+        """From now on nominal times count, and silence of so long ends the connection."""
+        self._runtime, self._one_way_s, self._deadline_s = runtime, one_way_s, deadline_s
+        self._beat(0.0)
+
+    def close(self) -> None:
+        """End it, without a word to anybody here; what was sent still goes out."""
+        self.over = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def fail(self, reason: str) -> None:
+        """End it, and tell why."""
+        if not self.over:
+            self.over = True
+            if self._transport is not None:
+                self._transport.abort()
+            self._lost(self, reason)
+
+    def _beat(self, _: float) -> None:
+        """Give a sign of life, and look for one."""
+        runtime = self._runtime
+        if self.over or runtime is None:
+            return
+        silence_s = runtime.now - self._heard_s
+        if silence_s > self._deadline_s:
+            self.fail(f"it has said nothing for {silence_s:.3g} s (emu.deadline_s)")
+            return
+        self.send(Ping())
+        runtime.call_at(runtime.now + self._deadline_s / 4, self._beat)
+
+    def _take(self, body: bytes) -> None:
+        try:
+            frame = decode(body)
+        except msgspec.MsgspecError as error:
+            self.fail(f"it sent what is no frame: {error}")
+            return
+        if frame.number <= self._num_heard:  # repeated
+            return
+        if frame.number > self._num_heard + 1:
+            missing = frame.number - self._num_heard - 1
+            self.fail(f"{missing} of its messages are lost, before number {frame.number}")
+            return
+        self._num_heard = frame.number
+        runtime = self._runtime
+        if runtime is None:
+            self._hear(self, frame.word)
+            return
+        self._heard_s = runtime.now
+        of_engine = isinstance(frame.word, _OF_THE_ENGINE)
+        due_s = frame.sent_s + (self._one_way_s if of_engine else 0.0)
+        queue = self._due[of_engine]
+        queue.append((due_s, frame.word))
+        if len(queue) == 1 and due_s <= runtime.now:
+            self._arrive(of_engine)
+        else:
+            runtime.call_at(due_s, lambda _: self._arrive(of_engine))
+
+    def _arrive(self, of_engine: bool) -> None:
+        due_s, word = self._due[of_engine].popleft()
+        assert self._runtime is not None
+        if not self.over:
+            with self._runtime.as_of(due_s):
+                self._hear(self, word)
+
+
+async def connected(
+    host: str, port: int, make: Callable[[], Connection], timeout_s: float
+) -> Connection:
+    """Connect to a process, which may still be starting; ConnectionError if it does not answer."""
+    loop = asyncio.get_running_loop()
+    give_up_s = loop.time() + timeout_s
+    while True:
+        try:
+            _, connection = await loop.create_connection(make, host, port)
+        except OSError as error:
+            if loop.time() > give_up_s:
+                raise ConnectionError(f"{host}:{port} does not answer: {error}") from error
+            await asyncio.sleep(0.05)
+        else:
+            return connection
+
+
+def listening(server: Any) -> tuple[str, int]:
+    """Where a server listens."""
+    host, port = server.sockets[0].getsockname()[:2]
+    return host, port

@@ -1,0 +1,194 @@
+"""Starts all roles as processes of this machine, watches over them, and leaves none behind."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from smartgen.emu.clock import PacedLoop, run
+from smartgen.emu.processes.decode import DecodeProcess
+from smartgen.emu.processes.prefill import PrefillProcess
+from smartgen.emu.settings import Settings
+from smartgen.errors import SmartGenError
+from smartgen.experiment import Experiment, Outcome, Progress, Watch
+
+_PATIENCE_S = 60.0
+"""Real seconds for all processes to come up."""
+
+
+class Launch:
+    """The processes of one run; kill(name) is for faults."""
+
+    def __init__(self, experiment: Experiment, settings: Settings) -> None:
+        self._experiment, self._settings = experiment, settings
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([__name__])
+        self._children: dict[str, Any] = {}
+        self._pipes: dict[Connection, str] = {}
+        self._at: tuple[int, float] = (0, 0.0)
+        self._kills: list[tuple[float, str]] = []
+        self.lost: list[tuple[str, str]] = []
+        """Prefill nodes that were lost on the way, and why."""
+
+    def run(self, watch: Watch | None) -> Outcome:
+        """Start, watch, and bring back what the decoding process brings."""
+        try:
+            numbers = range(self._experiment.cluster.prefill_nodes)
+            for number in numbers:
+                self._start(f"prefill{number}", _prefill, number)
+            addresses = self._addresses(len(numbers))
+            self._start("decode0", _decode, addresses)
+            if watch is not None:
+                watch(lambda: self._at)
+            return self._watch()
+        finally:
+            self._end()
+
+    def kill(self, name: str) -> None:
+        """SIGKILL."""
+        self._children[name].kill()
+
+    def pid(self, name: str) -> int:
+        """Of a child."""
+        return int(self._children[name].pid)
+
+    def _start(self, name: str, main: Callable[..., Any], *told: Any) -> None:
+        ours, theirs = self._context.Pipe()
+        child = self._context.Process(
+            target=_child,
+            args=(main, theirs, self._experiment, self._settings, *told),
+            name=name,
+            daemon=True,
+        )
+        child.start()
+        theirs.close()
+        self._children[name], self._pipes[ours] = child, name
+
+    def _addresses(self, count: int) -> list[tuple[str, int]]:
+        """Where prefill processes listen, in their order."""
+        found: dict[str, tuple[str, int]] = {}
+        give_up_s = time.monotonic() + _PATIENCE_S
+        while len(found) < count:
+            ready = wait(list(self._pipes), timeout=max(0.0, give_up_s - time.monotonic()))
+            if not ready:
+                raise SmartGenError(f"processes did not start within {_PATIENCE_S:g} s")
+            for pipe in ready:
+                assert isinstance(pipe, Connection)
+                kind, *told = self._said(pipe)
+                if kind == "listening":
+                    found[self._pipes[pipe]] = told[0], told[1]
+        return [found[f"prefill{number}"] for number in range(count)]
+
+    def _watch(self) -> Outcome:
+        while True:
+            now_s = time.monotonic()
+            while self._kills and self._kills[0][0] <= now_s:
+                self.kill(self._kills.pop(0)[1])
+            timeout_s = max(0.0, self._kills[0][0] - now_s) if self._kills else None
+            for pipe in wait(list(self._pipes), timeout=timeout_s):
+                assert isinstance(pipe, Connection)
+                kind, *told = self._said(pipe)
+                if kind == "outcome":
+                    outcome: Outcome = told[0]
+                    return outcome
+                if kind == "progress":
+                    self._at = told[0], told[1]
+                elif kind == "lost":
+                    self.lost.append((told[0], told[1]))
+                elif kind == "started":
+                    losses = self._experiment.cluster.losses
+                    self._kills = sorted(
+                        (told[0] + at_s * self._settings.dilation, f"prefill{number}")
+                        for number, at_s in losses.items()
+                    )
+
+    def _said(self, pipe: Connection) -> tuple[Any, ...]:
+        """What a child says; the decoding process must not die, a prefill process may."""
+        name = self._pipes[pipe]
+        try:
+            said: tuple[Any, ...] = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            del self._pipes[pipe]
+            pipe.close()
+            child = self._children[name]
+            child.join(_PATIENCE_S)
+            if name == "decode0" or not any(n == "decode0" for n in self._pipes.values()):
+                raise SmartGenError(f"{name} has died ({_death(child.exitcode)})") from None
+            return ("died", name)
+        if said[0] == "refused":
+            raise SmartGenError(said[1])
+        if said[0] == "fault":
+            raise RuntimeError(f"{name}: {said[1]}")
+        return said
+
+    def _end(self) -> None:
+        """Nobody lives on."""
+        for child in self._children.values():
+            if child.is_alive():
+                child.kill()
+        for child in self._children.values():
+            child.join()
+            child.close()
+        for pipe in self._pipes:
+            pipe.close()
+
+
+def _death(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"signal {-code}, {signal.Signals(-code).name}"
+    return f"exit code {code}"
+
+
+# -- in the children
+
+
+def _child(main: Callable[..., Any], pipe: Connection, *told: Any) -> None:
+    """Run a role; whatever ends it is told to the parent, without which nothing goes on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    try:
+        run(_watched(main, pipe, *told), PacedLoop)
+    except SmartGenError as error:
+        pipe.send(("refused", str(error)))
+    except Exception:
+        pipe.send(("fault", traceback.format_exc()))
+
+
+async def _watched(main: Callable[..., Any], pipe: Connection, *told: Any) -> None:
+    asyncio.get_running_loop().add_reader(pipe.fileno(), os._exit, 1)  # the parent is gone
+    await main(pipe, *told)
+
+
+async def _prefill(
+    pipe: Connection, experiment: Experiment, settings: Settings, number: int
+) -> None:
+    process = PrefillProcess(experiment, settings, number)
+    await process.run((settings.listen, 0), lambda host, port: pipe.send(("listening", host, port)))
+
+
+async def _decode(
+    pipe: Connection,
+    experiment: Experiment,
+    settings: Settings,
+    addresses: Sequence[tuple[str, int]],
+) -> None:
+    def watch(progress: Progress) -> None:
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            pipe.send(("progress", *progress()))
+            loop.call_later(0.5 / settings.dilation, tell)
+
+        tell()
+
+    process = DecodeProcess(
+        experiment,
+        settings,
+        lambda number, reason: pipe.send(("lost", f"prefill{number}", reason)),
+    )
+    outcome = await process.run(addresses, lambda epoch_s: pipe.send(("started", epoch_s)), watch)
+    pipe.send(("outcome", outcome))

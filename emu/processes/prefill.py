@@ -1,0 +1,205 @@
+"""A prefill process: waits for the decoding process, serves it to its end, reports, and goes."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import get_args
+
+import msgspec
+import numpy as np
+
+from smartgen.cost.shaper import Posting
+from smartgen.emu.clock import PacedLoop
+from smartgen.emu.processes.arena import Layout, all_local, metadata_token_bytes
+from smartgen.emu.processes.channel import ProcessChannel
+from smartgen.emu.processes.connection import Connection, listening
+from smartgen.emu.processes.decode_node import decode_layout
+from smartgen.emu.processes.driver import Driver
+from smartgen.emu.processes.handshake import facts_of, machine, mismatch
+from smartgen.emu.processes.prefill_node import ProcessPrefillNode
+from smartgen.emu.processes.sender import Sender
+from smartgen.emu.processes.words import (
+    Address,
+    Corrupt,
+    Finish,
+    Grant,
+    Hello,
+    Landed,
+    Ping,
+    Pong,
+    Refused,
+    Report,
+    Start,
+    Welcome,
+    Word,
+)
+from smartgen.emu.runtime import EmuRuntime
+from smartgen.emu.settings import Settings
+from smartgen.emu.transports import open_device
+from smartgen.emu.transports.protocol import QueuePair
+from smartgen.engine.messages import Message, PeerLost
+from smartgen.errors import SmartGenError
+from smartgen.experiment import Experiment
+from smartgen.metrics.records import Recorder
+from smartgen.nodes.roles import make_prefill_role
+from smartgen.nodes.timed_prefill import Write
+
+_OF_THE_ENGINE = get_args(Message)
+
+
+class PrefillProcess:
+    """One prefill node and its connection; ends when it has reported, or its peer is gone."""
+
+    def __init__(self, experiment: Experiment, settings: Settings, number: int) -> None:
+        self._experiment, self._settings, self._number = experiment, settings, number
+        self._facts = facts_of(experiment, settings)
+        self._there = decode_layout(experiment, settings)
+        self._here = Layout(
+            self._there.geometry,
+            sum(request.prompt_tokens for request in experiment.requests),
+            metadata_token_bytes(self._there.geometry, experiment.metadata_ratio),
+        )
+        self._peer: Connection | None = None
+        self._started = asyncio.get_running_loop().create_future()
+        self._node: ProcessPrefillNode | None = None
+        self._sender: Sender | None = None
+        self._channel: ProcessChannel | None = None
+        self._drivers: list[Driver] = []
+
+    async def run(self, listen: tuple[str, int], told: Callable[[str, int], None]) -> None:
+        """Listen, tell where, and serve one decoding process."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, PacedLoop)
+        with ExitStack() as closing:
+            self._device = open_device(
+                self._settings.transport, self._settings.limits, self._settings.listen
+            )
+            closing.callback(self._device.close)
+            self._arena = self._device.register(self._here.num_bytes)
+            all_local(self._here, self._arena.memory)
+            server = await loop.create_server(lambda: Connection(self._hear, self._lose), *listen)
+            closing.callback(server.close)
+            told(*listening(server))
+            epoch_s: float = await self._started
+            server.close()
+            closing.callback(self._close)
+            loop.pace(epoch_s, self._settings.dilation)
+            await self._serve(loop)
+
+    async def _serve(self, loop: PacedLoop) -> None:
+        experiment, runtime = self._experiment, EmuRuntime()
+        record = experiment.record
+        recorder = Recorder(record.transfers, record.decisions, record.acts)
+        assert self._peer is not None and self._sender is not None
+        node = self._node = ProcessPrefillNode(
+            runtime,
+            experiment,
+            self._number,
+            self._sender,
+            recorder,
+            self._here,
+            self._there,
+            self._arena.memory,
+            self._settings.checksum,
+        )
+        self._channel = ProcessChannel(self._peer)
+        role = make_prefill_role(runtime, experiment, node, [self._channel])
+        self._peer.pace(runtime, experiment.network.one_way_s, self._settings.deadline_s)
+        await role.run()
+        if not self._peer.over:
+            lateness_s = np.array(loop.lateness_s).tobytes()
+            self._peer.send(Report(msgspec.msgpack.encode(recorder), lateness_s))
+            self._peer.close()
+
+    def _close(self) -> None:
+        if self._peer is not None:
+            self._peer.close()
+        for driver in self._drivers:
+            driver.close()
+
+    # -- words
+
+    def _hear(self, connection: Connection, word: Word) -> None:
+        if isinstance(word, Hello):
+            self._greet(connection, word)
+        elif connection is not self._peer:
+            connection.fail("it has not said hello")
+        elif isinstance(word, _OF_THE_ENGINE):
+            assert self._channel is not None
+            self._channel.deliver(word)  # type: ignore[arg-type]
+        else:
+            self._do(connection, word)
+
+    def _do(self, connection: Connection, word: Word) -> None:
+        match word:
+            case Start():
+                self._started.set_result(word.epoch_s)
+            case Grant() if self._sender is not None:
+                self._sender.granted(word.flow_id)
+            case Landed() if self._sender is not None:
+                self._sender.landed(word.flow_id)
+            case Address() if self._node is not None:
+                self._node.address(word.slot, word.extents)
+            case Corrupt() if self._node is not None:
+                self._node.fail(word.request_id, word.reason)
+            case Finish() if self._channel is not None:
+                self._channel.deliver(PeerLost("decode0"))
+            case Ping() if not self._started.done():
+                connection.send(Pong(word.number, time.monotonic()))
+
+    def _greet(self, connection: Connection, hello: Hello) -> None:
+        """Agree, or say why not."""
+        why = mismatch(hello.protocol, hello.facts, self._facts)
+        if self._peer is not None:
+            why = "another decoding process is connected already"
+        elif why is None and hello.arena_tokens != self._there.tokens:
+            why = f"its arena has room for {hello.arena_tokens} tokens, not {self._there.tokens}"
+        if why is not None:
+            connection.send(Refused(f"prefill{self._number}: {why}"))
+            connection.close()
+            return
+        self._peer = connection
+        pairs = [self._device.queue_pair(dials=False) for _ in range(2)]
+        connection.send(Welcome((pairs[0].address, pairs[1].address), machine()))
+        asyncio.get_running_loop().call_soon(self._connect, pairs, hello)
+
+    def _connect(self, pairs: list[QueuePair], hello: Hello) -> None:
+        settings = self._settings
+        assert self._peer is not None
+        for pair, address in zip(pairs, hello.queue_pairs, strict=True):
+            pair.connect(address, settings.deadline_s * settings.dilation)
+        sender = self._sender = Sender(
+            self._device,
+            self._arena,
+            hello.arena_key,
+            settings.lane,
+            settings.shaping == "wire",
+            self._peer.send,
+            self._withdrawn,
+            self._peer.fail,
+        )
+        self._drivers = [
+            Driver(pairs[0], sender.push_completed, self._broken),
+            Driver(pairs[1], sender.reply_completed, self._broken),
+        ]
+        sender.connect(*self._drivers)
+
+    def _withdrawn(self, posting: Posting[Write]) -> None:
+        assert self._node is not None
+        for request_id in posting.write.parcel.request_ids:
+            self._node.fail(request_id, "its push was refused by the queue pair")
+
+    # -- ends
+
+    def _broken(self, status: str) -> None:
+        if self._peer is not None:
+            self._peer.fail(f"its queue pair has failed: {status}")
+
+    def _lose(self, connection: Connection, reason: str) -> None:
+        if connection is not self._peer:
+            return  # somebody who did not get in
+        if not self._started.done():
+            self._started.set_exception(SmartGenError(f"the decoding process is lost: {reason}"))
+        elif self._channel is not None:
+            self._channel.deliver(PeerLost("decode0"))
