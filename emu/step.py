@@ -114,9 +114,8 @@ class EmuStep(TimedStep["EmuSlot"]):
             )
             reached = prompt_tokens - int(self._geometry.reach(prompt_tokens)[layer])
             bounds = np.maximum(self._geometry.bounds(prompt_tokens)[layer], reached)
-            for _ in range(self._geometry.num_kv_heads):
-                tokens = expand(counts, bounds, rng)
-                rows.append(np.concatenate([tokens, recent]))
+            tokens = expand(counts, bounds, self._geometry.num_kv_heads, rng)
+            rows += [np.concatenate([row, recent]) for row in tokens]
         return rows
 
     def _mask(self, layer: int) -> NDArray[np.int8]:
@@ -203,12 +202,15 @@ class EmuStep(TimedStep["EmuSlot"]):
                 slot.status[layer, token] = LOCAL
 
 
-def expand(counts: Int, bounds: Int, rng: np.random.Generator) -> Int:
-    """Tokens of one row: so many of each block as counts says, which ones drawn by rng."""
-    sizes = np.diff(bounds)
-    whole = np.repeat(counts == sizes, sizes)
-    tokens = [bounds[0] + np.flatnonzero(whole)]
-    for block in np.flatnonzero((counts > 0) & (counts < sizes)):
-        drawn = rng.choice(sizes[block], size=counts[block], replace=False)
-        tokens.append(bounds[block] + np.sort(drawn))
-    return np.concatenate(tokens)
+def expand(counts: Int, bounds: Int, num_rows: int, rng: np.random.Generator) -> Int:
+    """Tokens of rows, [num_rows, k]: so many of each block as counts says.
+
+    Of a block cut short each row takes neighbours, from a place that is drawn by rng, around its
+    end if need be: which ones they are is nobody's business, only that rows differ.
+    """
+    taken = np.flatnonzero(counts)
+    counts, firsts, sizes = counts[taken], bounds[taken], np.diff(bounds)[taken]
+    block = np.repeat(np.arange(len(taken)), counts)  # [k]
+    within = np.arange(len(block)) - (np.cumsum(counts) - counts)[block]
+    places = rng.integers(0, np.iinfo(np.int32).max, (num_rows, len(taken))) % sizes
+    return firsts[block] + (places[:, block] + within) % sizes[block]

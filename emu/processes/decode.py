@@ -238,7 +238,7 @@ class DecodeProcess:
                 row.first_token_s = self._runtime.now - self._experiment.network.one_way_s
                 peer.channel.deliver(word)
             case _ if isinstance(word, _OF_THE_ENGINE):
-                peer.channel.deliver(word)  # type: ignore[arg-type]
+                peer.channel.deliver(word)
 
     def _broken(self, peer: Peer, status: str) -> None:
         if not (self._finishing or peer.gone.is_set()):

@@ -127,7 +127,7 @@ class PrefillProcess:
             connection.fail("it has not said hello")
         elif isinstance(word, _OF_THE_ENGINE):
             assert self._channel is not None
-            self._channel.deliver(word)  # type: ignore[arg-type]
+            self._channel.deliver(word)
         else:
             self._do(connection, word)
 
