@@ -25,7 +25,7 @@ class EmuBackend:
 
     def run(self, experiment: Experiment, watch: Watch | None = None) -> Outcome:
         """Emulate; returns what every process recorded."""
-        self._check(experiment)
+        self.check(experiment)
         if self.settings.peers:
             return self._decode(experiment, watch)
         return Launch(experiment, self.settings).run(watch)
@@ -42,7 +42,8 @@ class EmuBackend:
         run(main(), PacedLoop)
         return outcome[0]
 
-    def _check(self, experiment: Experiment) -> None:
+    def check(self, experiment: Experiment) -> None:
+        """Refuse what cannot be emulated, by name."""
         settings, cluster = self.settings, experiment.cluster
         check(experiment, "emu")
         if cluster.decode_nodes != 1:

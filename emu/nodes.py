@@ -1,5 +1,6 @@
 """Emulated nodes: the timed nodes at token resolution, moving real bytes between two pools."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -223,6 +224,14 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
         layers, within = np.divmod(blocks, per_layer)
         firsts, stops = bounds[layers, within], bounds[layers, within + 1]
         return list(zip(layers.tolist(), firsts.tolist(), stops.tolist(), strict=True))
+
+
+def digest(entries: Bytes) -> bytes:
+    """A hash of a request's prompt, [L, tokens, heads, row_bytes]."""
+    found = hashlib.blake2b(digest_size=16)
+    for layer in entries:
+        found.update(layer.tobytes())
+    return found.digest()
 
 
 def pool_tokens(experiment: Experiment) -> int:

@@ -35,6 +35,7 @@ usage: smartgen [KEY=VALUE ...]              run one experiment, print a table, 
        smartgen calibrate FILE... [-o CARD]  constants of a card from tables of measurements
        smartgen reproduce [-o FOLDER]        the paper's evaluation, claimed against simulated
        smartgen fit [-o FILE]                constants fitted to some of the paper's claims
+       smartgen prefill N HOST:PORT ...      a prefill process by itself (backend=emu emu.peers=...)
        smartgen --cfg job                    show the composed configuration
        smartgen --config-dir DIR ...         add schemes, models and cards of your own
        smartgen --version
@@ -60,6 +61,7 @@ LONGER = {
     "calibrate": "smartgen.calibrate.command",
     "reproduce": "smartgen.reproduce.command",
     "fit": "smartgen.claims.command",
+    "prefill": "smartgen.emu.processes.command",
 }
 """Subcommands with a module of their own: its run takes arguments and -o, returns the answer."""
 

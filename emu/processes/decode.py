@@ -271,7 +271,7 @@ class DecodeProcess:
         self._finishing = True
         for peer in self._peers:
             peer.connection.send(Finish())
-        recorders = [self._recorder]
+        recorders, equal = [self._recorder], 0
         for peer in self._peers:
             try:
                 await asyncio.wait_for(peer.gone.wait(), self._settings.deadline_s)
@@ -280,7 +280,9 @@ class DecodeProcess:
             if peer.report is not None:
                 recorders.append(msgspec.msgpack.decode(peer.report.recorder, type=Recorder))
                 lateness_s.append(np.frombuffer(peer.report.lateness_s))
+                equal += same_digests(self._node.digests, peer.report.digests)
         told = facts_of_run(self._settings, np.concatenate(lateness_s), self._arrivals.late_s)
+        told = {**told, "equal_pools": equal}
         return Outcome(recorders, makespan_s, self._meter.busy_s, told)
 
     def _close(self) -> None:
@@ -303,6 +305,15 @@ async def _clock_offset(peer: Peer, tries: int = 8) -> float:
     if not found:
         raise SmartGenError(f"prefill{peer.number} does not say what its clock says")
     return min(found)[1]
+
+
+def same_digests(here: Mapping[int, bytes], there: Mapping[int, bytes]) -> int:
+    """How many requests were the same at both ends; RuntimeError if one was not."""
+    both = here.keys() & there.keys()
+    for request_id in both:
+        if here[request_id] != there[request_id]:
+            raise RuntimeError(f"request {request_id} is not in the pool what was sent")
+    return len(both)
 
 
 def facts_of_run(

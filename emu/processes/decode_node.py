@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from smartgen.cost.shaper import Posting
-from smartgen.emu.nodes import EmuDecodeNode, EmuSlot, pool_tokens
+from smartgen.emu.nodes import EmuDecodeNode, EmuSlot, digest, pool_tokens
 from smartgen.emu.pool import Bytes, Pool
 from smartgen.emu.processes.arena import Layout, extents_of, metadata_token_bytes
 from smartgen.emu.processes.arrivals import Arrivals, Coming, Tell
@@ -101,6 +101,9 @@ class ProcessDecodeNode(EmuDecodeNode):
         """By peer, who posts receives for its replies."""
         self.suspects: set[int] = set()
         """Lost peers that may still write."""
+        self.digests: dict[int, bytes] = {}
+        """Of the prompt of every request that was all here when it ended."""
+        self._digests = settings.check
 
     # -- memory
 
@@ -139,6 +142,9 @@ class ProcessDecodeNode(EmuDecodeNode):
     def release(self, slot: int) -> None:
         """Give the pages back, unless somebody may still write into them."""
         held = self.slots[slot]
+        if held.complete and self._digests:
+            prompt = held.pages[: held.request.prompt_tokens]
+            self.digests[held.request.request_id] = digest(self.pool.entries[:, prompt])
         if held.peer in self.suspects and not held.complete:
             held.pages = held.pages[:0]
             del self.slots[slot]

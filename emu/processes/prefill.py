@@ -101,7 +101,7 @@ class PrefillProcess:
             self._here,
             self._there,
             self._arena.memory,
-            self._settings.checksum,
+            self._settings,
         )
         self._channel = ProcessChannel(self._peer)
         role = make_prefill_role(runtime, experiment, node, [self._channel])
@@ -109,7 +109,8 @@ class PrefillProcess:
         await role.run()
         if not self._peer.over:
             lateness_s = np.array(loop.lateness_s).tobytes()
-            self._peer.send(Report(msgspec.msgpack.encode(recorder), lateness_s))
+            recorded = msgspec.msgpack.encode(recorder)
+            self._peer.send(Report(recorded, lateness_s, node.digests))
             self._peer.close()
 
     def _close(self) -> None:

@@ -7,11 +7,12 @@ from functools import partial
 import numpy as np
 
 from smartgen.cost.shaper import Posting
-from smartgen.emu.nodes import EmuPrefillNode
+from smartgen.emu.nodes import EmuPrefillNode, digest
 from smartgen.emu.pool import Bytes
 from smartgen.emu.processes.arena import Chain, Layout, Road, join, rows_of
 from smartgen.emu.processes.sender import Push, Reply, Sender, reply_of
 from smartgen.emu.runtime import EmuRuntime
+from smartgen.emu.settings import Settings
 from smartgen.emu.transports.protocol import Memory
 from smartgen.engine.messages import Assign, Fetch
 from smartgen.engine.protocols import Event
@@ -36,17 +37,20 @@ class ProcessPrefillNode(EmuPrefillNode):
         here: Layout,
         there: Layout,
         memory: Memory,
-        checksum: bool,
+        settings: Settings,
     ) -> None:
         super().__init__(runtime, experiment, number, sender, [_nothing], recorder)
         self._moved = here.geometry
-        self._here, self._there, self._checksum = here, there, checksum
+        self._here, self._there = here, there
+        self._checksum, self._digests = settings.checksum, settings.check
         self._all_entries = here.entries(memory)
         self._all_metadata = here.metadata(memory)
         self._num_rows = 0  # pages are taken one after the other, and not again
         self._first_rows: dict[int, int] = {}  # by request, where its pages are here
         self._slots: dict[int, Int] = {}  # by slot, its pages there
         self._failing: dict[int, Event] = {}
+        self.digests: dict[int, bytes] = {}
+        """Of every request's pages, as they were when they were given back."""
         self._reasons: dict[int, str] = {}
 
     # -- what the decoding process says
@@ -70,6 +74,8 @@ class ProcessPrefillNode(EmuPrefillNode):
 
     def release(self, request_id: int) -> None:
         """Give the pages back, wiped."""
+        if request_id in self._entries and self._digests:
+            self.digests[request_id] = digest(self._entries[request_id])
         super().release(request_id)
         self._first_rows.pop(request_id, None)
         self._failing.pop(request_id, None)

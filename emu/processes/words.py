@@ -123,10 +123,14 @@ class Finish(msgspec.Struct, frozen=True, tag=True):
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
-    """Prefill to decoding process, last: what its recorder has, and how late its timers were."""
+    """Prefill to decoding process, last: what its recorder has, and how late its timers were.
+
+    digests: a hash of every request's pages, as they were when they were given back.
+    """
 
     recorder: bytes
     lateness_s: bytes
+    digests: dict[int, bytes]
 
 
 Word: TypeAlias = (
