@@ -3,6 +3,7 @@
 import math
 
 from smartgen.emu.transports.protocol import Device, Limits
+from smartgen.emu.transports.shm import ShmDevice
 from smartgen.emu.transports.tcp import TcpDevice
 from smartgen.errors import one_of
 
@@ -17,5 +18,7 @@ def open_device(
     host is the address at which tcp listens. patience_s is how long a SEND or an immediate waits
     for a receive before it fails; no limit by default.
     """
-    one_of("transport", name, ("tcp",))
+    one_of("transport", name, ("tcp", "shm"))
+    if name == "shm":
+        return ShmDevice(limits, patience_s)
     return TcpDevice(limits, host, patience_s)

@@ -21,6 +21,7 @@ class Inbox:
         self._array: Memory = np.frombuffer(self.buffer, np.uint8)
         self._end = 0
         self._ahead = _AHEAD_BYTES
+        self.drained = False  # the last read got less than it had room for
 
     @property
     def num_bytes(self) -> int:
@@ -46,13 +47,18 @@ class Inbox:
             until = min(_BYTES, self._end + self._ahead)
             num_read = from_.recv_into(memoryview(self.buffer)[self._end : until])
             self._end += num_read
-            self._ahead = _BYTES if self._end == until else _AHEAD_BYTES
+            self.drained = self._end < until
+            self._ahead = _AHEAD_BYTES if self.drained else _BYTES
             return num_read
         assert sink is not None
         self._ahead = _AHEAD_BYTES
-        tail = memoryview(self.buffer)[self._end : self._end + _AHEAD_BYTES]
-        num_read = from_.recvmsg_into([*direct[:_MOST_BUFFERS], tail])[0]
+        buffers = direct[:_MOST_BUFFERS]
+        if len(buffers) == len(direct):  # else what follows the buffers belongs into further ones
+            buffers.append(memoryview(self.buffer)[self._end : self._end + _AHEAD_BYTES])
+        room = sum(map(len, buffers))
+        num_read = from_.recvmsg_into(buffers)[0]
         self._end += sink.took(num_read)
+        self.drained = num_read < room
         return num_read
 
     def _make_room(self) -> None:

@@ -134,3 +134,46 @@ def advance(buffers: list[memoryview], num_bytes: int) -> int:
         buffers[0] = buffers[0][num_bytes:]
         return 0
     return num_bytes
+
+
+def move(source: Segments, target: Memory, offsets: Int, stage: Memory) -> None:
+    """Copy segments of source to offsets of target, in order; small rows by way of stage."""
+    row = equal(source.lengths)
+    memory = source.region.memory
+    if row == 0:
+        return
+    if row < 0 or 2 * row > len(stage):
+        _one_by_one(memory, source.offsets, target, offsets, source.lengths)
+        return
+    step = len(stage) // row
+    for first in range(0, len(offsets), step):
+        part = slice(first, first + step)
+        lengths = source.lengths[part]
+        rows = stage[: row * len(lengths)]
+        gather(memory, source.offsets[part], lengths, rows)
+        scatter(target, offsets[part], lengths, rows)
+
+
+def aligned(source: Segments, into: Segments) -> tuple[Int, Int, Int]:
+    """Cut both into as many pieces of the same lengths: offsets of both, and the lengths.
+
+    into has room for all of source.
+    """
+    ends, room = np.cumsum(source.lengths), np.cumsum(into.lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    cuts = np.unique(np.concatenate([NONE, ends, room[room < total]]))
+    cuts = cuts[cuts > 0]
+    starts = np.concatenate([[0], cuts])[:-1].astype(np.int64)
+    found = []
+    for offsets, lengths, until in ((source.offsets, source.lengths, ends), (*into[1:], room)):
+        at = np.searchsorted(until, starts, "right")
+        found.append(offsets[at] + starts - (until - lengths)[at])
+    return found[0], found[1], cuts - starts
+
+
+def cut(lengths: Int, most: int) -> tuple[Int, Int, Int]:
+    """Cut what is longer than most bytes: each piece's segment, start in it, and length."""
+    num_pieces = np.maximum(1, -(-lengths // most))
+    of = np.repeat(np.arange(len(lengths)), num_pieces)
+    starts = (np.arange(len(of)) - (np.cumsum(num_pieces) - num_pieces)[of]) * most
+    return of, starts, np.minimum(most, lengths[of] - starts)

@@ -1,5 +1,7 @@
 """What queue pairs of all transports do at their own end: queues, limits and completions."""
 
+import math
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
@@ -32,13 +34,9 @@ class Posted:
     key: int = 0
     offsets: Int = field(default_factory=lambda: NONE)  # at the other end
     immediate: int | None = None
+    num_wr: int = 1  # what it takes of max_send_wr
     num_done: int = 0  # segments that were handed over
     framed: bool = False  # all was, and the immediate
-
-    @property
-    def num_wr(self) -> int:
-        """What it takes of max_send_wr."""
-        return max(1, len(self.local.lengths)) if self.opcode is Opcode.WRITE else 1
 
     @property
     def num_bytes(self) -> int:
@@ -61,7 +59,7 @@ class Queues(ABC):
     acknowledged; both are in order, and all of sent was posted before all of unsent.
     """
 
-    def __init__(self, limits: Limits, regions: Regions[Any]) -> None:
+    def __init__(self, limits: Limits, regions: Regions[Any], patience_s: float) -> None:
         self._limits = limits
         self._regions = regions
         self._unsent: deque[Posted] = deque()
@@ -70,6 +68,8 @@ class Queues(ABC):
         self._completions: list[Completion] = []
         self._num_send_wr = 0
         self._failed = False
+        self._patience_s = patience_s  # how long a request waits for a receive
+        self._waits_since_s: float | None = None
 
     @property
     def limits(self) -> Limits:
@@ -139,6 +139,7 @@ class Queues(ABC):
             key=key,
             offsets=offsets,
             immediate=imm,
+            num_wr=max(1, len(ends)) if opcode is Opcode.WRITE else 1,
         )
         most = self._limits.max_send_wr
         if self._num_send_wr + request.num_wr > most:
@@ -217,3 +218,14 @@ class Queues(ABC):
         self._receives.clear()
         self._num_send_wr = 0
         self._goodbye(peer)
+
+    def _lose_patience(self, waits: bool) -> None:
+        """Fail if the oldest request waits for a receive, and has done so for too long."""
+        if not waits or math.isinf(self._patience_s):
+            self._waits_since_s = None
+            return
+        now_s = time.monotonic()
+        if self._waits_since_s is None:
+            self._waits_since_s = now_s
+        elif now_s - self._waits_since_s > self._patience_s:
+            self._fail(sent=Status.RNR_RETRY_EXC_ERR)

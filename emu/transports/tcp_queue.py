@@ -4,9 +4,7 @@ What takes a receive goes out only when the other end has said that one is poste
 arrives can be placed at once, and acknowledgements never wait behind what cannot.
 """
 
-import math
 import socket
-import time
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
@@ -33,8 +31,7 @@ class TcpQueuePair(Queues):
     def __init__(
         self, limits: Limits, regions: Regions[Any], host: str, dials: bool, patience_s: float
     ) -> None:
-        super().__init__(limits, regions)
-        self._patience_s = patience_s
+        super().__init__(limits, regions, patience_s)
         self._token = b"" if dials else rendezvous.new_token()
         self._listener = None if dials else sockets.listen(host)
         self._address = b""
@@ -48,7 +45,6 @@ class TcpQueuePair(Queues):
         self._staged: Memory = np.frombuffer(self._stage, np.uint8)
         self._num_staged = 0
         self._num_credits = 0  # receives of the other end that nothing has taken
-        self._waits_since_s: float | None = None
         self._num_to_ack = 0
         self._num_to_credit = 0
         self._inbox = Inbox()
@@ -95,7 +91,7 @@ class TcpQueuePair(Queues):
         if not self._send(self._socket):
             self._receive(self._socket)  # what it had said before it broke
             self._lost()
-        self._lose_patience()
+        self._lose_patience(bool(self._unsent) and not self._sendable() and not self._sent)
 
     def close(self) -> None:
         """Fail it and free what it holds; completions that were not polled are lost."""
@@ -230,17 +226,6 @@ class TcpQueuePair(Queues):
         self._acknowledge()
         self._emit(Header(Kind.FAIL, frames.STATUSES.index(status)))
 
-    def _lose_patience(self) -> None:
-        waits = bool(self._unsent) and not self._sendable() and not self._sent
-        if not waits or math.isinf(self._patience_s):
-            self._waits_since_s = None
-            return
-        now_s = time.monotonic()
-        if self._waits_since_s is None:
-            self._waits_since_s = now_s
-        elif now_s - self._waits_since_s > self._patience_s:
-            self._fail(sent=Status.RNR_RETRY_EXC_ERR)
-
     # receiving
 
     def _receive(self, from_: socket.socket) -> None:
@@ -260,6 +245,8 @@ class TcpQueuePair(Queues):
                 self._inbox.clear()
             else:
                 self._parse()
+            if self._inbox.drained:
+                return  # sparing a call that would say so; if more comes, fileno tells
 
     def _lost(self) -> None:
         """The other end is gone."""
