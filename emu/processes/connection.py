@@ -36,6 +36,7 @@ class Connection(asyncio.Protocol):
         self._heard_s = 0.0
         self._due: tuple[deque[tuple[float, Word]], deque[tuple[float, Word]]] = deque(), deque()
         self.over = False
+        self._gone = asyncio.Event()
 
     # -- asyncio's side
 
@@ -60,6 +61,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """It is gone."""
+        self._gone.set()
         self.fail("its connection is gone" if error is None else f"its connection broke: {error}")
 
     # -- ours
@@ -88,6 +90,15 @@ class Connection(asyncio.Protocol):
         self.over = True
         if self._transport is not None:
             self._transport.close()
+
+    async def flush(self) -> None:
+        """Close, and wait until all that was sent is on its way, if the peer takes it."""
+        self.close()
+        if self._transport is not None:
+            try:
+                await asyncio.wait_for(self._gone.wait(), self._deadline_s)
+            except TimeoutError:
+                self._transport.abort()
 
     def fail(self, reason: str) -> None:
         """End it, and tell why."""

@@ -111,7 +111,7 @@ class PrefillProcess:
             lateness_s = np.array(loop.lateness_s).tobytes()
             recorded = msgspec.msgpack.encode(recorder)
             self._peer.send(Report(recorded, lateness_s, node.digests))
-            self._peer.close()
+            await self._peer.flush()
 
     def _close(self) -> None:
         if self._peer is not None:

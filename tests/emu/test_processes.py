@@ -82,7 +82,7 @@ def test_prefixes_that_the_decoding_node_holds_are_not_sent(tiny, processes, ask
     from smartgen.workload import Request
 
     asked = [
-        Request(number, number * 0.3, 120 + number, 4, 0, prefix=(7,), prefix_tokens=64)
+        Request(number, number * 0.3, 120 + number, 0, 4, prefix=(7,), prefix_tokens=64)
         for number in range(3)
     ]
     experiment = ask(tiny("cluster.decode_cache_tokens=400", "policy=full"), asked)
