@@ -1,70 +1,113 @@
 """The loopback of this machine, between two processes: bytes, small WRITEs, control messages.
 
-The other process runs this very module. It takes a stream of WRITEs, each a header and its bytes,
-into memory of its own, or answers control messages from asyncio, as a prefill node does.
+The other process runs this very module. It has memory that is written to over the emulator's own
+transport, sends bytes back, or answers control messages through asyncio.
 """
 
 import asyncio
 import os
+import select
 import socket
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+import msgspec
 import numpy as np
 
+from smartgen.emu.transports import open_device
+from smartgen.emu.transports.protocol import Device, Limits, QueuePair, Region, Segments, Status
 from smartgen.engine.messages import Fetch, Rows, decode, encode
+from smartgen.errors import SmartGenError
 
-_WRITE = struct.Struct("<QQ")  # where the bytes go, how many follow; with none it is answered
 _FRAME = struct.Struct("<I")  # bytes of the control message that follows
 
 _PATIENCE_S = 30.0
 """How long the other process may say nothing."""
 
-_BUFFER_BYTES = 256 * 1024
 _SMALL_BYTES = 8
 """What one WRITE of a pair carries, so that its bytes cost nothing beside itself."""
 
 
 @contextmanager
-def writes(memory_bytes: int) -> Iterator["Writes"]:
+def writes(memory_bytes: int, most_pairs: int) -> Iterator["Writes"]:
     """Another process with so much memory to write to, for as long as the context lasts."""
-    with _other_process("take", memory_bytes) as connection:
-        yield Writes(connection)
+    with _other_process("take", memory_bytes) as connection, _device(2 * most_pairs) as device:
+        with connection.makefile("rb") as said:
+            (num_bytes,) = _FRAME.unpack(_all_of(said.read(_FRAME.size), _FRAME.size))
+            address, key = msgspec.msgpack.decode(
+                _all_of(said.read(num_bytes), num_bytes), type=tuple[bytes, int]
+            )
+        queue_pair = device.queue_pair(dials=True)
+        queue_pair.connect(address, _PATIENCE_S)
+        yield Writes(queue_pair, device.register(memory_bytes), key)
 
 
 class Writes:
-    """This end of a stream of WRITEs; each method returns once all of them have arrived."""
+    """Chains of WRITEs to another process; each method returns once all of its have arrived."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self.round_trip()  # has the other process started
+    def __init__(self, queue_pair: QueuePair, region: Region, key: int) -> None:
+        self._queue_pair, self._region, self._key = queue_pair, region, key
+        self._region.memory.fill(1)
 
-    def round_trip(self) -> None:
-        """There and back, with nothing to write."""
-        self._connection.sendall(_WRITE.pack(0, 0))
-        if not self._connection.recv(1):
-            raise ConnectionError("the process at the other end of the loopback is gone")
+    def nothing(self) -> None:
+        """A chain of no WRITEs."""
+        self._write(0, 0)
 
-    def stream(self, memory: memoryview) -> None:
-        """One WRITE of all of it."""
-        self._connection.sendall(_WRITE.pack(0, len(memory)))
-        self._connection.sendall(memory)
-        self.round_trip()
+    def stream(self) -> None:
+        """One WRITE of all memory."""
+        self._write(1, len(self._region.memory))
 
-    def post(self, chain: bytes) -> None:
-        """Every WRITE of a chain."""
-        self._connection.sendall(chain)
-        self.round_trip()
+    def pairs(self, num_pairs: int) -> None:
+        """A chain of pairs of WRITEs, each as small as a block's mask."""
+        self._write(2 * num_pairs, _SMALL_BYTES)
+
+    def _write(self, number: int, num_bytes: int) -> None:
+        offsets = np.zeros(number, dtype=np.int64)
+        local = Segments(self._region, offsets, np.full(number, num_bytes, dtype=np.int64))
+        self._queue_pair.post_writes(0, local, self._key, offsets)
+        while not (done := self._queue_pair.poll()):
+            if not any(_wait(self._queue_pair, (), _PATIENCE_S)):
+                raise TimeoutError
+        if done[0].status is not Status.SUCCESS:
+            raise ConnectionError(f"a WRITE came to {done[0].status}")
 
 
-def chain_of_pairs(num_pairs: int) -> bytes:
-    """Pairs of WRITEs as small as a block's mask."""
-    write = _WRITE.pack(0, _SMALL_BYTES) + bytes(_SMALL_BYTES)
-    return 2 * num_pairs * write
+def _wait(queue_pair: QueuePair, others: Sequence[socket.socket], timeout_s: float | None) -> Any:
+    """Until it can make progress, or another can be read from: what select returns."""
+    sends = [queue_pair] if queue_pair.wants_write else []
+    return select.select([queue_pair, *others], sends, [], timeout_s)
+
+
+def _all_of(data: bytes, num_bytes: int) -> bytes:
+    if len(data) < num_bytes:
+        raise ConnectionError("it has hung up")
+    return data
+
+
+@contextmanager
+def _device(max_send_wr: int) -> Iterator[Device]:
+    device = open_device("tcp", Limits(max_send_wr=max_send_wr))
+    try:
+        yield device
+    finally:
+        device.close()
+
+
+@contextmanager
+def echoes() -> Iterator[Callable[[], None]]:
+    """What sends a byte to another process and waits for it to come back."""
+    with _other_process("echo", 0) as connection:
+
+        def there_and_back() -> None:
+            connection.sendall(b"x")
+            _all_of(connection.recv(1), 1)
+
+        yield there_and_back
 
 
 def call_seconds(num_calls: int, num_before: int) -> list[float]:
@@ -98,7 +141,7 @@ async def _frame(reader: asyncio.StreamReader) -> bytes:
         (num_bytes,) = _FRAME.unpack(await reader.readexactly(_FRAME.size))
         return await reader.readexactly(num_bytes)
     except asyncio.IncompleteReadError:
-        raise ConnectionError("the other end of the loopback is gone") from None
+        raise ConnectionError("it has hung up") from None
 
 
 # -- the other process
@@ -108,7 +151,7 @@ async def _frame(reader: asyncio.StreamReader) -> bytes:
 def _other_process(act: str, memory_bytes: int) -> Iterator[socket.socket]:
     """Give a connection to a process that ends with it, even where this one is killed.
 
-    It is out of reach of Ctrl-C, of which it would print a traceback.
+    It is out of reach of Ctrl-C, of which it would print a traceback. SmartGenError if it is lost.
     """
     ours, theirs = _tcp_pair()
     with ours:
@@ -125,13 +168,17 @@ def _other_process(act: str, memory_bytes: int) -> Iterator[socket.socket]:
             )
         try:
             yield ours
+        except (ConnectionError, TimeoutError) as error:
+            raise SmartGenError(
+                f"the other process is lost, measure again: {error or 'it does not answer'}"
+            ) from error
         finally:
             process.kill()
             process.wait()
 
 
 def _tcp_pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a TCP connection, as socket.socketpair has them of others; nobody else gets in."""
+    """Two ends of a TCP connection, as socket.socketpair has them; nobody else gets in."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(_PATIENCE_S)
         ours = socket.create_connection(server.getsockname(), timeout=_PATIENCE_S)
@@ -150,31 +197,24 @@ def _tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def _take(connection: socket.socket, memory_bytes: int) -> None:
-    """Write what comes to where it belongs, until the connection ends."""
-    memory = memoryview(np.ones(memory_bytes, dtype=np.uint8))
-    buffer = memoryview(bytearray(_BUFFER_BYTES))
-    start = stop = 0
-    while True:
-        while stop - start < _WRITE.size:
-            buffer[: stop - start] = buffer[start:stop]
-            start, stop = 0, stop - start
-            got = connection.recv_into(buffer[stop:])
-            if not got:
+    """Take part in what is written to memory of this process, until the connection ends."""
+    with _device(max_send_wr=1) as device:
+        region = device.register(memory_bytes)
+        region.memory.fill(1)
+        queue_pair = device.queue_pair(dials=False)
+        connection.sendall(_framed(msgspec.msgpack.encode((queue_pair.address, region.key))))
+        queue_pair.connect(b"", _PATIENCE_S)
+        while not queue_pair.failed:
+            readable, _, _ = _wait(queue_pair, [connection], None)
+            if connection in readable:
                 return
-            stop += got
-        offset, num_bytes = _WRITE.unpack_from(buffer, start)
-        start += _WRITE.size
-        if not num_bytes:
-            connection.sendall(b"\0")
-            continue
-        here = min(num_bytes, stop - start)
-        memory[offset : offset + here] = buffer[start : start + here]
-        start += here
-        while here < num_bytes:
-            got = connection.recv_into(memory[offset + here : offset + num_bytes])
-            if not got:
-                return
-            here += got
+            queue_pair.progress()
+
+
+def _echo(connection: socket.socket) -> None:
+    """Send back what comes, until the connection ends."""
+    while said := connection.recv(1):
+        connection.sendall(said)
 
 
 async def _answer(connection: socket.socket) -> None:
@@ -194,9 +234,11 @@ def _main(act: str, descriptor: str, memory_bytes: str) -> None:
         try:
             if act == "take":
                 _take(connection, int(memory_bytes))
+            elif act == "echo":
+                _echo(connection)
             else:
                 asyncio.run(_answer(connection))
-        except ConnectionError:  # it is over, one way or another
+        except (ConnectionError, TimeoutError):  # it is over, one way or another
             return
 
 

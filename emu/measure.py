@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smartgen.emu.loopback import call_seconds, chain_of_pairs, writes
+from smartgen.emu.loopback import call_seconds, echoes, writes
 from smartgen.errors import SmartGenError, count
 
 Tell = Callable[[str], None]
@@ -45,7 +47,7 @@ class Sizes:
     copies: int = 100
     streams: int = 60
     messages: int = 5_000
-    num_pairs: tuple[int, ...] = (500, 1_000, 1_500, 2_000, 2_500)
+    num_pairs: tuple[int, ...] = (2_000, 4_000, 6_000, 8_000, 10_000)
     pair_repeats: int = 60
 
     def __post_init__(self) -> None:
@@ -72,9 +74,10 @@ class Measured:
 
     gather: scattered rows of the pool into one buffer. load: the same, then a copy to the device's
     buffer. dense_load: a layer of the pool to the device's buffer at once. offload: the other way,
-    in chunks. stream: bytes over loopback to another process. round_trip: there and back over
-    loopback, blocking. call: a control message there and back, through asyncio at both ends.
-    pairs: so many pairs of small WRITEs over loopback, by their number.
+    in chunks. The others are over loopback to another process. round_trip: a byte there and back,
+    by sockets that block. call: a control message there and back, through asyncio at both ends. By
+    the emulator's tcp: stream, one WRITE of a layer; acknowledged, a chain of no WRITEs; pairs,
+    chains of so many pairs of small WRITEs.
     """
 
     machine: str
@@ -86,6 +89,7 @@ class Measured:
     offload: Timings
     stream: Timings
     round_trip: Timings
+    acknowledged: Timings
     call: Timings
     pairs: tuple[Timings, ...]
 
@@ -95,7 +99,7 @@ def measure(sizes: Sizes, tell: Tell) -> Measured:
     gather, load, dense_load, offload = _memory(sizes, tell)
     tell("control messages")
     called = call_seconds(sizes.messages, num_before=1 + sizes.messages // 10)
-    stream, round_trip, *pairs = _loopback(sizes, tell)
+    round_trip, stream, acknowledged, *pairs = _loopback(sizes, tell)
     return Measured(
         machine=_machine(),
         day=date.today().isoformat(),
@@ -106,24 +110,25 @@ def measure(sizes: Sizes, tell: Tell) -> Measured:
         offload=offload,
         stream=stream,
         round_trip=round_trip,
+        acknowledged=acknowledged,
         call=Timings(amount=1, seconds=tuple(called)),
         pairs=tuple(pairs),
     )
 
 
 def _in_turn(
-    acts: Sequence[tuple[int, Callable[[int], None]]], times: int, tell: Tell
+    acts: Sequence[tuple[int, Callable[[], None]]], times: int, tell: Tell
 ) -> list[Timings]:
     """Time acts in turn, so that what else the machine does meets them alike.
 
-    Each has its amount of work, and is told which turn it is. The first turn does not count.
+    Each has its amount of work. The first turn does not count.
     """
     seconds: list[list[float]] = [[] for _ in acts]
     for turn in range(times + 1):
         tell(f"turn {turn} of {times}")
         for (_, act), kept in zip(acts, seconds, strict=True):
             begun_s = time.perf_counter()
-            act(turn)
+            act()
             kept.append(time.perf_counter() - begun_s)
     return [
         Timings(amount=amount, seconds=tuple(kept[1:]))
@@ -140,25 +145,21 @@ def _memory(sizes: Sizes, tell: Tell) -> list[Timings]:
     device = np.ones((layer_rows, sizes.row_bytes), dtype=np.uint8)
     scattered = np.random.default_rng(0).permutation(len(rows))
     choices = len(rows) // sizes.gathered_rows
+    chosen = cycle(scattered[: choices * sizes.gathered_rows].reshape(choices, -1))
+    layers = cycle(pool)  # what is moved next is in no cache any more
 
-    def take(number: int) -> None:
-        first = number % choices * sizes.gathered_rows
-        chosen = scattered[first : first + sizes.gathered_rows]
-        np.take(rows, chosen, axis=0, out=gathered, mode="clip")
+    def gather() -> None:
+        np.take(rows, next(chosen), axis=0, out=gathered, mode="clip")
 
-    def gather(turn: int) -> None:
-        take(2 * turn)
-
-    def load(turn: int) -> None:
-        take(2 * turn + 1)  # rows that are in no cache yet
+    def load() -> None:
+        gather()
         np.copyto(device[: sizes.gathered_rows], gathered)
 
-    def dense_load(turn: int) -> None:
-        np.copyto(device, pool[2 * turn % sizes.pool_layers])
+    def dense_load() -> None:
+        np.copyto(device, next(layers))
 
-    def offload(turn: int) -> None:
-        layer = pool[(2 * turn + 1) % sizes.pool_layers]
-        _copy_chunks(device.reshape(-1), layer.reshape(-1), sizes.chunk_bytes)
+    def offload() -> None:
+        _copy_chunks(device.reshape(-1), next(layers).reshape(-1), sizes.chunk_bytes)
 
     few, many = gathered.nbytes, device.nbytes
     acts = ((few, gather), (few, load), (many, dense_load), (many, offload))
@@ -171,30 +172,23 @@ def _copy_chunks(source: NDArray[np.uint8], target: NDArray[np.uint8], num_bytes
 
 
 def _loopback(sizes: Sizes, tell: Tell) -> list[Timings]:
-    """Bytes, round trips, then pairs of small WRITEs by their number."""
-    layer = memoryview(np.ones(sizes.layer_bytes, dtype=np.uint8))
-    with writes(sizes.layer_bytes) as other:
-
-        def stream(_: int) -> None:
-            other.stream(layer)
-
-        def round_trip(_: int) -> None:
-            other.round_trip()
-
-        def pairs(chain: bytes) -> Callable[[int], None]:
-            return lambda _: other.post(chain)
-
-        acts = [(number, pairs(chain_of_pairs(number))) for number in sizes.num_pairs]
+    """Round trips, bytes, empty chains, then pairs of small WRITEs by their number."""
+    with echoes() as echo:
+        round_trip = _in_turn([(1, echo)], sizes.messages, lambda what: tell(f"echoes, {what}"))
+    with writes(sizes.layer_bytes, sizes.num_pairs[-1]) as other:
+        alone = [(sizes.layer_bytes, other.stream)], [(1, other.nothing)]
+        chains = [(number, partial(other.pairs, number)) for number in sizes.num_pairs]
         return [
-            *_in_turn([(len(layer), stream)], sizes.streams, lambda w: tell(f"loopback, {w}")),
-            *_in_turn([(1, round_trip)], sizes.messages, lambda w: tell(f"round trips, {w}")),
-            *_in_turn(acts, sizes.pair_repeats, lambda w: tell(f"small WRITEs, {w}")),
+            *round_trip,
+            *_in_turn(alone[0], sizes.streams, lambda what: tell(f"loopback, {what}")),
+            *_in_turn(alone[1], sizes.messages, lambda what: tell(f"empty chains, {what}")),
+            *_in_turn(chains, sizes.pair_repeats, lambda what: tell(f"small WRITEs, {what}")),
         ]
 
 
 def _machine() -> str:
     """What to call its processors."""
-    name = platform.processor() or platform.machine()
+    name = platform.machine()
     told = Path("/proc/cpuinfo")
     if told.exists():
         lines = told.read_text(encoding="utf-8", errors="replace").splitlines()
