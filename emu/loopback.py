@@ -32,6 +32,9 @@ _PATIENCE_S = 30.0
 _SMALL_BYTES = 8
 """What one WRITE of a pair carries, so that its bytes cost nothing beside itself."""
 
+_APART_BYTES = 512
+"""From the beginning of one WRITE of a chain to that of the next."""
+
 
 @contextmanager
 def writes(memory_bytes: int, most_pairs: int) -> Iterator["Writes"]:
@@ -67,7 +70,8 @@ class Writes:
         self._write(2 * num_pairs, _SMALL_BYTES)
 
     def _write(self, number: int, num_bytes: int) -> None:
-        offsets = np.zeros(number, dtype=np.int64)
+        last = len(self._region.memory) - num_bytes
+        offsets = np.arange(number, dtype=np.int64) * _APART_BYTES % (last + 1)
         local = Segments(self._region, offsets, np.full(number, num_bytes, dtype=np.int64))
         self._queue_pair.post_writes(0, local, self._key, offsets)
         while not (done := self._queue_pair.poll()):
