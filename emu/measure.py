@@ -34,9 +34,9 @@ class Timings:
 class Sizes:
     """How much is moved at a time, and how many times.
 
-    The pool is beyond every cache. A row is K and V of one token and head (128 numbers of 16 bits
-    each), a layer is about what 8,000 tokens have in 8 heads. num_pairs: how many pairs of WRITEs
-    are posted at a time, in ascending order.
+    The pool is larger than usual caches. A row is K and V of one token and head (128 numbers of 16
+    bits each), a layer is about what 8,000 tokens have in 8 heads. num_pairs: how many pairs of
+    WRITEs are posted at a time, in ascending order.
     """
 
     row_bytes: int = 512
