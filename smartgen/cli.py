@@ -33,6 +33,7 @@ usage: smartgen [KEY=VALUE ...]              run one experiment, print a table, 
        smartgen plot KIND RUN... [-o FILE]   draw runs, or the runs of a sweep, over each other
        smartgen timeline RUN [-o FILE]       a timeline for ui.perfetto.dev (record.transfers=true)
        smartgen calibrate FILE... [-o CARD]  constants of a card from tables of measurements
+       smartgen calibrate [-o FOLDER]        this machine, measured: cards of a host and a network
        smartgen reproduce [-o FOLDER]        the paper's evaluation, claimed against simulated
        smartgen fit [-o FILE]                constants fitted to some of the paper's claims
        smartgen prefill N HOST:PORT ...      a prefill process by itself (backend=emu emu.peers=...)

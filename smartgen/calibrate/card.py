@@ -67,7 +67,11 @@ def write_card(path: Path, found: Findings, spec: Spec | None, told: Told) -> No
     hardware = "" if spec is None else f"{spec.name}; "
     head = [f"# {hardware}made by smartgen calibrate from {', '.join(map(_plain, files))}"]
     name = f"name: {json.dumps(path.stem)}"
-    text = "\n".join(head + make(name, found, spec, told)) + "\n"
+    write_whole(path, "\n".join(head + make(name, found, spec, told)) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file at once or not at all."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_text(text, encoding="utf-8")
@@ -80,7 +84,8 @@ def _plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def _line(key: str, value: float, digits: int, comment: str) -> str:
+def line(key: str, value: float, digits: int, comment: str) -> str:
+    """A line of a card."""
     return f"{f'{key}: {value:.{digits}f}':<30} # {comment}"
 
 
@@ -90,7 +95,7 @@ def _measured(one: Constant) -> str:
         f"measured: {', '.join(map(_plain, one.files))}, {one.used:,} of {one.of:,} rows; "
         f"error {law.median_error:.1%} median, {law.worst_error:.0%} worst"
     )
-    return _line(one.field, one.value, one.digits, told)
+    return line(one.field, one.value, one.digits, told)
 
 
 def _or_guess(found: Findings, name: str, digits: int, guess: tuple[float, float, float]) -> str:
@@ -100,7 +105,7 @@ def _or_guess(found: Findings, name: str, digits: int, guess: tuple[float, float
         return _measured(one)
     value, low, high = guess
     key = name.partition(".")[2]
-    return _line(key, value, digits, f"guess: {low:.{digits}f} to {high:.{digits}f}")
+    return line(key, value, digits, f"guess: {low:.{digits}f} to {high:.{digits}f}")
 
 
 def _inherited(card: str) -> list[str]:
@@ -129,7 +134,7 @@ def _gpu(name: str, found: Findings, spec: Spec | None, told: Told) -> list[str]
         name,
         _or_guess(found, "gpu.matmul_tflops", 1, scaled),
         _or_guess(found, "gpu.attention_tflops", 1, usual),
-        _line("memory_gbytes_per_s", memory, 1, "specification"),
+        line("memory_gbytes_per_s", memory, 1, "specification"),
         _or_guess(found, "gpu.weights_efficiency", 2, (0.82, 0.75, 0.95)),
         _or_guess(found, "gpu.attend_efficiency", 2, (0.8, 0.7, 0.95)),
         *_inherited("gpu"),
@@ -151,8 +156,8 @@ def _load(found: Findings) -> list[str]:
         f"series with the copy, measured {copy:.1f}"
     )
     return [
-        _line("load_gbytes_per_s", value, 1, told),
-        _line("dense_load_gbytes_per_s", value, 1, "guess: the same path"),
+        line("load_gbytes_per_s", value, 1, told),
+        line("dense_load_gbytes_per_s", value, 1, "guess: the same path"),
     ]
 
 
@@ -176,8 +181,8 @@ def _network(name: str, found: Findings, spec: Spec | None, told: Told) -> list[
     return [
         "_target_: smartgen.cost.Network",
         name,
-        _line("gbps", told.gbps, 1, "nominal"),
-        _line("sender_gbps", told.gbps, 1, "guess: as the receiver's; up to twice that"),
+        line("gbps", told.gbps, 1, "nominal"),
+        line("sender_gbps", told.gbps, 1, "guess: as the receiver's; up to twice that"),
         _or_guess(found, "network.efficiency", 3, (0.97, 0.92, 1.0)),
         _or_guess(found, "network.pair_us", 2, (0.5, 0.2, 0.8)),
         _or_guess(found, "network.rtt_us", 2, (4.0, 1.5, 50.0)),

@@ -1,4 +1,7 @@
-"""``smartgen calibrate FILE... [-o CARD.yaml]``: reads tables, prints constants, writes a card."""
+"""``smartgen calibrate [FILE...] [-o ...]``: prints constants, writes cards.
+
+From files, which are tables, it makes one card; without any it measures this very machine.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +9,7 @@ from pathlib import Path
 
 from smartgen.calibrate.card import fragment, write_card
 from smartgen.calibrate.constants import Constant, Findings, gpu_constants, host_constants
+from smartgen.calibrate.machine import run_measured
 from smartgen.calibrate.network import network_constants
 from smartgen.calibrate.specs import Spec, spec_of
 from smartgen.calibrate.tables import Table, positive_in, read_table
@@ -18,7 +22,7 @@ CARDS = {
 }
 """Which kinds of table each card is made from."""
 
-KEYS = ("memory_gbytes_per_s", "gbps", "system")
+KEYS = ("memory_gbytes_per_s", "gbps", "system", "name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +46,9 @@ def run(arguments: Sequence[str], output: Path | None) -> str:
     """What the command prints; with an output, that card is written as well."""
     paths, told = _parted(arguments)
     if not paths:
-        raise SmartGenError(
-            "calibrate needs files: tables of GEMMs, attention, pinned copies, or perftest's output"
-        )
+        return run_measured(told, output)
+    if "name" in told:
+        raise SmartGenError("name= goes without files; a card from files is named by -o CARD.yaml")
     done = calibration([read_table(path) for path in paths], told)
     text = _report(done)
     if output is not None:

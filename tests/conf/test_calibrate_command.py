@@ -71,7 +71,6 @@ def test_a_card_that_it_writes_can_be_run(
 
 
 WRONG = {
-    ("calibrate",): "calibrate needs files",
     ("calibrate", "nowhere.csv"): "nowhere.csv: No such file",
     ("calibrate", "."): ".: is a folder; calibrate takes files",
     ("calibrate", "-x", "t"): "'-x' is no option; calibrate has -o CARD.yaml",
@@ -85,6 +84,7 @@ WRONG = {
     ): "-o no/where.yaml must be a file in a folder that",
     ("calibrate", *points("l20"), "-o", "."): "-o . must be a file in a folder that exists",
     ("calibrate", *points("l20"), *points("a100_host"), "-o", "x"): "-o writes one card, and these",
+    ("calibrate", *points("l20"), "name=x"): "name= goes without files; a card from files is named",
     ("calibrate", *points("physical_25g"), "gbps=x"): "calibrate: gbps='x' must be a positive num",
     ("calibrate", *points("a100_host"), "system=none"): "system='none' stands for 0 systems",
 }

@@ -185,7 +185,7 @@ def test_a_fingerprint_depends_on_the_source_that_makes_results(
         return source_digest()
 
     package = tmp_path / "smartgen"
-    for name in ("engine", "plot"):
+    for name in ("engine", "plot", "emu"):
         (package / name).mkdir(parents=True)
         (package / name / "it.py").write_text("x = 1\n")
     (tmp_path / "sim").mkdir()
@@ -195,6 +195,7 @@ def test_a_fingerprint_depends_on_the_source_that_makes_results(
     before = digest()
     (package / "plot" / "it.py").write_text("x = 2\n")
     (package / "cli.py").write_text("x = 2\n")
+    (package / "emu" / "measure.py").write_text("x = 2\n")
     (package / "engine" / "notes.txt").write_text("x = 2\n")
     assert digest() == before
     (tmp_path / "sim" / "nodes.py").write_text("x = 2\n")
