@@ -60,8 +60,11 @@ class Connection(asyncio.Protocol):
                 self._take(body)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It is gone."""
+        """It is gone; what came before is heard first, though its time may not have come yet."""
         self._gone.set()
+        for of_engine in (False, True):
+            while self._due[of_engine]:
+                self._arrive(of_engine)
         self.fail("its connection is gone" if error is None else f"its connection broke: {error}")
 
     # -- ours
@@ -148,6 +151,8 @@ class Connection(asyncio.Protocol):
             runtime.call_at(due_s, lambda _: self._arrive(of_engine))
 
     def _arrive(self, of_engine: bool) -> None:
+        if not self._due[of_engine]:  # it was heard early, when the connection went
+            return
         due_s, word = self._due[of_engine].popleft()
         assert self._runtime is not None
         if not self.over:

@@ -110,7 +110,8 @@ VALUES = {
     "~model.hidden_size": "model.hidden_size is missing; it must be given",
     "~model.name": "model.name is missing; it must be given",
     "model.window_only=maybe": "model.window_only='maybe' must be true or false",
-    "backend=emu": "backend.memory_gib=8.0 allows less",
+    "backend=virtual": "backend.memory_gib=8.0 allows less",
+    "backend=emu": "emu.memory_gib=8.0 allows less",
 }
 """What is wrong with one value, and what must be said about it."""
 
