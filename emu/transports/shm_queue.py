@@ -11,6 +11,7 @@ import time
 from collections import deque
 from secrets import token_hex
 from select import poll
+from typing import Any
 
 import numpy as np
 
@@ -34,9 +35,14 @@ class ShmQueuePair(Queues):
     """One end. After it has failed, fileno stays readable: watch it no longer, and close it."""
 
     def __init__(
-        self, limits: Limits, regions: Regions[ShmRegion], dials: bool, patience_s: float
+        self,
+        limits: Limits,
+        regions: Regions[ShmRegion],
+        siblings: set[Any],
+        dials: bool,
+        patience_s: float,
     ) -> None:
-        super().__init__(limits, regions, patience_s)
+        super().__init__(limits, regions, siblings, patience_s)
         self._gate = Gate(shared.create(0))
         self._peer_gate: Gate | None = None
         self._peer_regions: dict[int, Shared | None] = {}  # null once it is gone
@@ -109,8 +115,7 @@ class ShmQueuePair(Queues):
 
     def close(self) -> None:
         """Fail it and free what it holds; completions that were not polled are lost."""
-        self._fail()
-        self._completions.clear()
+        super().close()
         if self._listener is not None:
             self._listener.close()
         if self._socket is not None:
@@ -317,6 +322,8 @@ class ShmQueuePair(Queues):
                 message = hear(from_)
             except BlockingIOError:
                 return
+            except ConnectionResetError:  # it has closed unread messages: said once, before its own
+                continue
             except OSError:
                 message = None
             if message is None:

@@ -29,9 +29,15 @@ class TcpQueuePair(Queues):
     """One end. After it has failed, fileno stays readable: watch it no longer, and close it."""
 
     def __init__(
-        self, limits: Limits, regions: Regions[Any], host: str, dials: bool, patience_s: float
+        self,
+        limits: Limits,
+        regions: Regions[Any],
+        siblings: set[Any],
+        host: str,
+        dials: bool,
+        patience_s: float,
     ) -> None:
-        super().__init__(limits, regions, patience_s)
+        super().__init__(limits, regions, siblings, patience_s)
         self._token = b"" if dials else rendezvous.new_token()
         self._listener = None if dials else sockets.listen(host)
         self._address = b""
@@ -95,8 +101,7 @@ class TcpQueuePair(Queues):
 
     def close(self) -> None:
         """Fail it and free what it holds; completions that were not polled are lost."""
-        self._fail()
-        self._completions.clear()
+        super().close()
         if self._listener is not None:
             self._listener.close()
         if self._socket is not None:

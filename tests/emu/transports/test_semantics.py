@@ -1,95 +1,25 @@
 """What every transport must do, alike: the semantics of verbs, between two ends of one process."""
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smartgen.emu.transports import open_device
 from smartgen.emu.transports.protocol import (
     Completion,
-    Device,
-    Limits,
     Opcode,
     PostRefused,
-    QueuePair,
-    Region,
-    Segments,
     Status,
 )
 from smartgen.errors import SmartGenError
 
 SIZE = 1 << 20
+Join = Callable[..., Any]
 ALL = pytest.mark.parametrize("name", ["tcp", "shm"])
 FLUSHED = Status.WR_FLUSH_ERR
-
-
-class Pair:
-    """Two devices, a region of random bytes and one of zeros, and a connected queue pair."""
-
-    def __init__(self, name: str, size: int, patience_s: float, **limits: int) -> None:
-        self.devices: list[Device] = [
-            open_device(name, Limits(**limits), patience_s=patience_s) for _ in range(2)
-        ]
-        self.near: Region = self.devices[0].register(size)
-        self.far: Region = self.devices[1].register(size)
-        self.near.memory[:] = np.random.default_rng(1).integers(0, 256, size, np.uint8)
-        self.a: QueuePair = self.devices[0].queue_pair(dials=True)
-        self.b: QueuePair = self.devices[1].queue_pair(dials=False)
-        self.a.connect(self.b.address, 10)
-        self.b.connect(self.a.address, 10)
-
-    def run(
-        self, until: Callable[[list[Completion], list[Completion]], bool]
-    ) -> tuple[list[Completion], list[Completion]]:
-        """Poll both ends until the completions of a and of b are enough."""
-        done: tuple[list[Completion], list[Completion]] = ([], [])
-        give_up_s = time.monotonic() + 60
-        while not until(*done):
-            assert time.monotonic() < give_up_s, f"stuck with {done}"
-            done[0].extend(self.a.poll())
-            done[1].extend(self.b.poll())
-        return done
-
-    def counts(self, of_a: int, of_b: int) -> tuple[list[Completion], list[Completion]]:
-        """Poll until each end has so many completions, and a little longer."""
-        done = self.run(lambda a, b: len(a) >= of_a and len(b) >= of_b)
-        for _ in range(20):
-            done[0].extend(self.a.poll())
-            done[1].extend(self.b.poll())
-        assert (len(done[0]), len(done[1])) == (of_a, of_b)
-        return done
-
-    def write(self, wr_id: int, pieces: list[tuple[int, int, int]], imm: int | None = None) -> None:
-        """Post a chain from near to far: (from, to, length) each."""
-        from_, to, lengths = np.array(pieces, np.int64).reshape(-1, 3).T
-        self.a.post_writes(wr_id, Segments(self.near, from_, lengths), self.far.key, to, imm)
-
-    def send(self, wr_id: int, *pieces: tuple[int, int]) -> None:
-        """Post a SEND from near."""
-        self.a.post_send(wr_id, at(self.near, *pieces))
-
-
-def at(region: Region, *pieces: tuple[int, int]) -> Segments:
-    """Segments from (offset, length) each."""
-    offsets, lengths = np.array(pieces, np.int64).reshape(-1, 2).T
-    return Segments(region, offsets, lengths)
-
-
-@contextmanager
-def joined(
-    name: str, size: int = SIZE, patience_s: float = float("inf"), **limits: int
-) -> Iterator[Pair]:
-    pair = Pair(name, size, patience_s, **limits)
-    try:
-        yield pair
-    finally:
-        for device in pair.devices:
-            device.close()
 
 
 def statuses(done: list[Completion]) -> list[Status]:
@@ -99,10 +29,10 @@ def statuses(done: list[Completion]) -> list[Status]:
 @ALL
 @pytest.mark.parametrize("row", [1, 7, 512, 4096, 40_000, 3 << 20])
 def test_a_chain_lands_where_it_belongs_and_its_immediate_comes_after_it(
-    name: str, row: int
+    join: Join, name: str, row: int
 ) -> None:
     num = max(2, min(1000, (1 << 20) // row))
-    with joined(name, size=2 * num * row + 1) as pair:
+    with join(name, size=2 * num * row + 1) as pair:
         places = np.random.default_rng(row).permutation(2 * num)[:num] * row + 1
         pair.b.post_recv(5, None)
         pair.write(1, [(i * row, int(to), row) for i, to in enumerate(places)], imm=77)
@@ -126,9 +56,9 @@ _PIECE = st.tuples(
 @ALL
 @given(chains=st.lists(st.tuples(st.lists(_PIECE, max_size=30), st.booleans()), max_size=8))
 def test_any_chains_leave_the_bytes_that_copies_in_their_order_leave(
-    name: str, chains: list[tuple[list[tuple[int, int, int]], bool]]
+    join: Join, name: str, chains: list[tuple[list[tuple[int, int, int]], bool]]
 ) -> None:
-    with joined(name, size=110_000) as pair:
+    with join(name, size=110_000) as pair:
         expected = pair.far.memory.copy()
         for number, (pieces, has_immediate) in enumerate(chains):
             pair.write(number, pieces, imm=number if has_immediate else None)
@@ -150,12 +80,12 @@ _CUTS = st.lists(st.one_of(st.integers(0, 200), st.just(0), st.integers(5000, 30
 @pytest.mark.parametrize("most", [1, 6, 20])
 @given(sent=_CUTS, room=_CUTS, seed=st.integers(0, 99))
 def test_a_send_fills_the_segments_of_its_receive_in_order(
-    name: str, most: int, sent: list[int], room: list[int], seed: int
+    join: Join, name: str, most: int, sent: list[int], room: list[int], seed: int
 ) -> None:
     room, draw = room[:most], np.random.default_rng(seed)
-    with joined(name, size=700_000, max_recv_sge=most) as pair:
+    with join(name, size=700_000, max_recv_sge=most) as pair:
         into = list(zip(draw.permutation(20)[: len(room)] * 31_000, room, strict=True))
-        pair.b.post_recv(3, at(pair.far, *into))
+        pair.b.post_recv(3, pair.at(pair.far, *into))
         pieces = [(int(draw.integers(0, 600_000)), length) for length in sent]
         pair.send(4, *pieces)
         total = sum(sent)
@@ -180,8 +110,10 @@ def test_a_send_fills_the_segments_of_its_receive_in_order(
 
 
 @ALL
-def test_a_receive_that_is_posted_late_is_waited_for_and_what_follows_waits_too(name: str) -> None:
-    with joined(name) as pair:
+def test_a_receive_that_is_posted_late_is_waited_for_and_what_follows_waits_too(
+    join: Join, name: str
+) -> None:
+    with join(name) as pair:
         pair.write(1, [(0, 0, 1000)], imm=9)
         pair.send(2, (0, 500))
         pair.write(3, [(0, 5000, 1000)])
@@ -189,11 +121,11 @@ def test_a_receive_that_is_posted_late_is_waited_for_and_what_follows_waits_too(
             assert not pair.a.poll()
             assert not pair.b.poll()
         assert not pair.far.memory[5000:6000].any()
-        pair.b.post_recv(1, at(pair.far, (0, 1)))  # an immediate leaves its segments alone
+        pair.b.post_recv(1, pair.at(pair.far, (0, 1)))  # an immediate leaves its segments alone
         done, taken = pair.counts(1, 1)
         assert (done[0].wr_id, taken[0].immediate) == (1, 9)
         assert not pair.far.memory[5000:6000].any()
-        pair.b.post_recv(2, at(pair.far, (2000, 600)))
+        pair.b.post_recv(2, pair.at(pair.far, (2000, 600)))
         done, taken = pair.counts(2, 1)
         assert [completion.wr_id for completion in done] == [2, 3]
         assert (pair.far.memory[2000:2500] == pair.near.memory[:500]).all()
@@ -201,8 +133,8 @@ def test_a_receive_that_is_posted_late_is_waited_for_and_what_follows_waits_too(
 
 
 @ALL
-def test_patience_with_a_peer_that_posts_no_receive_can_end(name: str) -> None:
-    with joined(name, patience_s=0.0) as pair:
+def test_patience_with_a_peer_that_posts_no_receive_can_end(join: Join, name: str) -> None:
+    with join(name, patience_s=0.0) as pair:
         pair.send(1, (0, 10))
         pair.write(2, [(0, 0, 10)])
         done, _ = pair.counts(2, 0)
@@ -211,8 +143,8 @@ def test_patience_with_a_peer_that_posts_no_receive_can_end(name: str) -> None:
 
 
 @ALL
-def test_a_chain_may_be_empty(name: str) -> None:
-    with joined(name) as pair:
+def test_a_chain_may_be_empty(join: Join, name: str) -> None:
+    with join(name) as pair:
         pair.write(1, [])
         pair.write(2, [], imm=0xFFFF_FFFF)
         pair.b.post_recv(7, None)
@@ -222,10 +154,10 @@ def test_a_chain_may_be_empty(name: str) -> None:
 
 
 @ALL
-def test_a_send_longer_than_its_receive_ends_both_ends(name: str) -> None:
-    with joined(name) as pair:
+def test_a_send_longer_than_its_receive_ends_both_ends(join: Join, name: str) -> None:
+    with join(name) as pair:
         for receive in range(3):
-            pair.b.post_recv(receive, at(pair.far, (0, 10), (50, 5)))
+            pair.b.post_recv(receive, pair.at(pair.far, (0, 10), (50, 5)))
         pair.send(0, (0, 15))
         pair.send(1, (0, 16))
         pair.write(2, [(0, 100, 10)])
@@ -252,13 +184,13 @@ def test_a_send_longer_than_its_receive_ends_both_ends(name: str) -> None:
     ],
 )
 def test_a_write_outside_of_registered_memory_ends_both_ends_and_writes_nothing(
-    name: str, offset: int, length: int, key: int
+    join: Join, name: str, offset: int, length: int, key: int
 ) -> None:
-    with joined(name) as pair:
+    with join(name) as pair:
         pair.b.post_recv(1, None)
-        pair.b.post_writes(8, at(pair.far, (0, 1)), pair.near.key, np.zeros(1, np.int64))
+        pair.b.post_writes(8, pair.at(pair.far, (0, 1)), pair.near.key, np.zeros(1, np.int64))
         pair.counts(0, 1)
-        local = at(pair.near, (0, 20), (0, length))
+        local = pair.at(pair.near, (0, 20), (0, length))
         pair.a.post_writes(1, local, (pair.far.key + key) % 2**32, np.array([50, offset]), 3)
         pair.a.post_recv(2, None)
         done, taken = pair.counts(2, 1)
@@ -269,8 +201,8 @@ def test_a_write_outside_of_registered_memory_ends_both_ends_and_writes_nothing(
 
 
 @ALL
-def test_a_write_to_what_is_registered_no_longer_is_an_error(name: str) -> None:
-    with joined(name) as pair:
+def test_a_write_to_what_is_registered_no_longer_is_an_error(join: Join, name: str) -> None:
+    with join(name) as pair:
         memory = pair.far.memory
         pair.write(1, [(0, 0, 10)])
         pair.counts(1, 0)
@@ -285,13 +217,13 @@ def test_a_write_to_what_is_registered_no_longer_is_an_error(name: str) -> None:
 
 
 @ALL
-def test_memory_registered_after_connecting_is_found_by_its_key(name: str) -> None:
-    with joined(name) as pair:
+def test_memory_registered_after_connecting_is_found_by_its_key(join: Join, name: str) -> None:
+    with join(name) as pair:
         keys = {pair.far.key}
         for number in range(5):
             late = pair.devices[1].register(100 + number)
             keys.add(late.key)
-            pair.a.post_writes(number, at(pair.near, (0, 100)), late.key, np.array([number]))
+            pair.a.post_writes(number, pair.at(pair.near, (0, 100)), late.key, np.array([number]))
             pair.counts(1, 0)
             assert (late.memory[number:] == pair.near.memory[:100]).all()
             pair.devices[1].deregister(late)
@@ -301,14 +233,14 @@ def test_memory_registered_after_connecting_is_found_by_its_key(name: str) -> No
 @ALL
 @pytest.mark.parametrize("who", ["a", "b"])
 def test_failing_flushes_both_ends_and_nothing_posted_is_executed_any_more(
-    name: str, who: str
+    join: Join, name: str, who: str
 ) -> None:
-    with joined(name, size=16 << 20) as pair:
+    with join(name, size=16 << 20) as pair:
         pair.a.post_recv(20, None)
         pair.send(1, (0, 10))  # meets no receive
         pair.write(2, [(0, 0, 10)])
-        pair.b.post_writes(3, at(pair.far, (0, 0)), pair.near.key, np.zeros(1, np.int64), 1)
-        pair.b.post_writes(4, at(pair.far, (0, 0)), pair.near.key, np.zeros(1, np.int64), 2)
+        pair.b.post_writes(3, pair.at(pair.far, (0, 0)), pair.near.key, np.zeros(1, np.int64), 1)
+        pair.b.post_writes(4, pair.at(pair.far, (0, 0)), pair.near.key, np.zeros(1, np.int64), 2)
         met, first = pair.counts(1, 1)
         assert statuses(met + first) == [Status.SUCCESS] * 2
         getattr(pair, who).fail()

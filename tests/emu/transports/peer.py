@@ -10,7 +10,15 @@ from select import select
 import numpy as np
 
 from smartgen.emu.transports import open_device
-from smartgen.emu.transports.protocol import Completion, Device, Limits, QueuePair, Region, Segments
+from smartgen.emu.transports.protocol import (
+    Completion,
+    Device,
+    Limits,
+    Opcode,
+    QueuePair,
+    Region,
+    Segments,
+)
 
 SLOTS, ROWS, ROW, GUARD = 48, 64, 1000, 4096
 SLOT = ROWS * ROW
@@ -47,8 +55,9 @@ def write(device: Device, queue_pair: QueuePair, key: int) -> None:
 
 
 def take(region: Region, queue_pair: QueuePair) -> None:
-    """Wait for a SEND of no bytes, then tell the digest of all memory; for ever."""
-    one(queue_pair)
+    """Wait for a SEND of no bytes, then tell the digest of all memory."""
+    while not any(completion.opcode is Opcode.RECV for completion in one(queue_pair)):
+        pass
     tell(sha256(region.memory).hexdigest())
     sys.stdin.read()
 
