@@ -101,6 +101,23 @@ def test_both_ends_may_send_much_at_once(join: Join, name: str) -> None:
 
 
 @ALL
+def test_an_end_learns_why_it_failed_although_the_other_was_in_the_middle_of_a_write(
+    join: Join, name: str
+) -> None:
+    size = 64 << 20
+    with join(name, size=size) as pair:
+        zero = np.zeros(1, np.int64)
+        chain = np.arange(0, size, 1 << 18)
+        local = pair.at(pair.far, *((int(offset), 1 << 18) for offset in chain))
+        pair.b.post_writes(1, local, pair.near.key, chain)
+        pair.a.post_writes(2, pair.at(pair.near, (0, 10)), pair.far.key, zero - 5)
+        for _ in range(3):
+            pair.b.progress()  # until the socket is full
+        done, taken = pair.counts(1, 1)
+        assert (done[0].status, taken[0].status) == (Status.REM_ACCESS_ERR, Status.WR_FLUSH_ERR)
+
+
+@ALL
 def test_one_call_of_progress_moves_some_mib_and_no_more(join: Join, name: str) -> None:
     with join(name, size=64 << 20) as pair:
         pair.near.memory[:] = 1
