@@ -22,6 +22,7 @@ _PART_BYTES = 1 << 20  # of one frame, unless a segment has more
 _STAGE_BYTES = 2 << 20
 _ROOM_BYTES = _PART_BYTES + frames.ARRAY_BYTES + 2 * HEADER_BYTES  # what a frame may need of it
 _TURN_BYTES = 4 << 20  # most that one call of progress receives, and sends
+_FRAME_BYTES = 4 << 10  # what a frame costs beside its bytes, in the time of bytes
 _MOST_BUFFERS = 1000  # IOV_MAX is 1024
 
 
@@ -167,7 +168,7 @@ class TcpQueuePair(Queues):
         left = _TURN_BYTES
         while left > 0 and self._sendable() and self._num_staged + _ROOM_BYTES <= _STAGE_BYTES:
             request = self._unsent[0]
-            left -= self._frame(request)
+            left -= self._frame(request) + _FRAME_BYTES
             if request.framed:
                 self._sent.append(self._unsent.popleft())
         return bool(self._out)
