@@ -19,6 +19,7 @@ from smartgen.emu.transports.protocol import Limits, Memory, Opcode, Segments, S
 from smartgen.emu.transports.queues import Posted, Queues
 
 _PART_BYTES = 1 << 20  # of one frame, unless a segment has more
+_LARGE_PART_BYTES = 4 << 20  # of one of large segments, which are not staged
 _STAGE_BYTES = 2 << 20
 _ROOM_BYTES = _PART_BYTES + frames.ARRAY_BYTES + 2 * HEADER_BYTES  # what a frame may need of it
 _TURN_BYTES = 4 << 20  # most that one call of progress receives, and sends
@@ -196,7 +197,9 @@ class TcpQueuePair(Queues):
             self._emit(Header(Kind.IMMEDIATE, value=request.immediate or 0))
             request.framed = True
             return 0
-        part = request.next(frames.MOST_SEGMENTS, _PART_BYTES)
+        large = request.num_bytes >= frames.LARGE_BYTES * len(request.ends)
+        most = _LARGE_PART_BYTES if large else _PART_BYTES
+        part = request.next(frames.MOST_SEGMENTS, most)
         request.framed = request.num_done == len(request.ends) and request.immediate is None
         region, offsets, lengths = request.local
         local = Segments(region, offsets[part], lengths[part])

@@ -143,6 +143,18 @@ def test_patience_with_a_peer_that_posts_no_receive_can_end(join: Join, name: st
 
 
 @ALL
+def test_one_large_segment_may_lead_thousands_of_small_ones(join: Join, name: str) -> None:
+    with join(name, size=2 << 20) as pair:
+        pieces = [(0, 1 << 20, 70_000), *((i * 300, 300 * (1700 - i), 299) for i in range(1700))]
+        expected = pair.far.memory.copy()
+        for from_, to, length in pieces:
+            expected[to : to + length] = pair.near.memory[from_ : from_ + length]
+        pair.write(1, pieces)
+        pair.counts(1, 0)
+        assert (pair.far.memory == expected).all()
+
+
+@ALL
 def test_a_chain_may_be_empty(join: Join, name: str) -> None:
     with join(name) as pair:
         pair.write(1, [])
