@@ -229,6 +229,24 @@ def test_a_write_to_what_is_registered_no_longer_is_an_error(join: Join, name: s
 
 
 @ALL
+def test_nothing_lands_in_memory_after_it_was_deregistered_in_the_middle_of_a_write(
+    join: Join, name: str
+) -> None:
+    with join(name, size=64 << 20) as pair:
+        memory = pair.far.memory
+        pair.write(1, [(0, 0, 64 << 20)])
+        for _ in range(2):
+            pair.a.progress()
+            pair.b.progress()
+        assert memory.any()
+        pair.devices[1].deregister(pair.far)
+        before = memory.copy()
+        done, _ = pair.counts(1, 0)
+        assert statuses(done) == [Status.REM_ACCESS_ERR]
+        assert (memory == before).all()
+
+
+@ALL
 def test_memory_registered_after_connecting_is_found_by_its_key(join: Join, name: str) -> None:
     with join(name) as pair:
         keys = {pair.far.key}
