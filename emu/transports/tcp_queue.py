@@ -225,6 +225,7 @@ class TcpQueuePair(Queues):
         return size
 
     def _goodbye(self, status: Status) -> None:
+        self._sink = None  # nothing is placed any more
         rest = self._out[:1] if self._begun else []  # a frame that has begun must end
         if sum(map(len, chain.from_iterable(rest))) > _STAGE_BYTES:
             self._out.clear()  # too much to hold: the other end will see it break off
@@ -240,6 +241,7 @@ class TcpQueuePair(Queues):
     def _receive(self, from_: socket.socket) -> None:
         left = _TURN_BYTES
         while left > 0:
+            self._check_sink()
             try:
                 num_read = self._inbox.read(from_, self._sink)
             except BlockingIOError:
@@ -256,6 +258,14 @@ class TcpQueuePair(Queues):
                 self._parse()
             if self._inbox.drained:
                 return  # sparing a call that would say so; if more comes, fileno tells
+
+    def _check_sink(self) -> None:
+        """Fail if what is arriving belongs into memory that is registered no longer."""
+        sink, header = self._sink, self._header
+        if sink is None or header is None or self._regions.find(sink.region.key) is sink.region:
+            return
+        write = header.kind == Kind.WRITE
+        self._fail(peer=Status.REM_ACCESS_ERR if write else Status.REM_INV_REQ_ERR)
 
     def _lost(self) -> None:
         """The other end is gone."""
@@ -329,9 +339,6 @@ class TcpQueuePair(Queues):
         """Place what has arrived; whether the frame is complete."""
         assert self._header is not None
         write = self._header.kind == Kind.WRITE
-        if self._regions.find(sink.region.key) is not sink.region:
-            self._fail(peer=Status.REM_ACCESS_ERR if write else Status.REM_INV_REQ_ERR)
-            return False
         self._inbox.feed(sink)
         if not sink.full:
             return False

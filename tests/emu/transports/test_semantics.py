@@ -229,8 +229,9 @@ def test_a_write_to_what_is_registered_no_longer_is_an_error(join: Join, name: s
 
 
 @ALL
-def test_nothing_lands_in_memory_after_it_was_deregistered_in_the_middle_of_a_write(
-    join: Join, name: str
+@pytest.mark.parametrize("ended_by", ["deregister", "fail"])
+def test_nothing_lands_after_the_end_in_the_middle_of_a_write(
+    join: Join, name: str, ended_by: str
 ) -> None:
     with join(name, size=64 << 20) as pair:
         memory = pair.far.memory
@@ -239,10 +240,13 @@ def test_nothing_lands_in_memory_after_it_was_deregistered_in_the_middle_of_a_wr
             pair.a.progress()
             pair.b.progress()
         assert memory.any()
-        pair.devices[1].deregister(pair.far)
+        if ended_by == "fail":
+            pair.b.fail()
+        else:
+            pair.devices[1].deregister(pair.far)
         before = memory.copy()
         done, _ = pair.counts(1, 0)
-        assert statuses(done) == [Status.REM_ACCESS_ERR]
+        assert statuses(done) == [FLUSHED if ended_by == "fail" else Status.REM_ACCESS_ERR]
         assert (memory == before).all()
 
 
