@@ -19,7 +19,7 @@ HEADER_BYTES = _LAYOUT.size
 MOST_SEGMENTS = 4096  # of one frame
 ARRAY_BYTES = 2 * 8 * MOST_SEGMENTS
 
-LARGE_BYTES = 16 << 10
+LARGE_BYTES = 2 << 10
 """Segments of this mean size or more move straight between socket and memory, others by staging."""
 
 _HUGE_BYTES = 64 << 10  # a single segment of this size is not staged, whatever the others are

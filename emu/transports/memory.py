@@ -10,6 +10,8 @@ from smartgen.emu.transports.protocol import Memory, Region, Segments
 from smartgen.errors import SmartGenError, count
 from smartgen.kv.geometry import Int
 
+_PLAIN_BYTES = 4 << 10  # rows of this size are copied one by one as fast as by way of a stage
+
 NONE = np.zeros(0, dtype=np.int64)
 
 R = TypeVar("R", bound=Region)
@@ -142,7 +144,7 @@ def move(source: Segments, target: Memory, offsets: Int, stage: Memory) -> None:
     memory = source.region.memory
     if row == 0:
         return
-    if row < 0 or 2 * row > len(stage):
+    if row < 0 or row >= _PLAIN_BYTES:
         _one_by_one(memory, source.offsets, target, offsets, source.lengths)
         return
     step = len(stage) // row

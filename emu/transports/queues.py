@@ -59,7 +59,11 @@ class Queues(ABC):
     acknowledged; both are in order, and all of sent was posted before all of unsent.
     """
 
-    def __init__(self, limits: Limits, regions: Regions[Any], patience_s: float) -> None:
+    def __init__(
+        self, limits: Limits, regions: Regions[Any], siblings: set[Any], patience_s: float
+    ) -> None:
+        self._siblings = siblings  # the queue pairs of the device that are not closed
+        siblings.add(self)
         self._limits = limits
         self._regions = regions
         self._unsent: deque[Posted] = deque()
@@ -175,6 +179,12 @@ class Queues(ABC):
     def fail(self) -> None:
         """End it, as modifying it to the error state does: both ends flush what is outstanding."""
         self._fail()
+
+    def close(self) -> None:
+        """Fail it and free what it holds; completions that were not polled are lost."""
+        self._fail()
+        self._completions.clear()
+        self._siblings.discard(self)
 
     def _refuse_if_failed(self) -> None:
         if self._failed:

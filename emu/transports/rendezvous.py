@@ -81,6 +81,10 @@ def present(dialled: socket.socket, token: bytes) -> socket.socket:
 
     Whether the other end takes it is not waited for: if it does not, the connection ends.
     """
-    dialled.sendall(_MAGIC + token)
+    try:
+        dialled.sendall(_MAGIC + token)
+    except OSError:
+        dialled.close()
+        raise
     dialled.setblocking(False)
     return dialled

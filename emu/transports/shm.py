@@ -1,7 +1,6 @@
 """The transport over shared memory: a device."""
 
 import math
-from weakref import WeakSet
 
 from smartgen.emu.transports.memory import Regions
 from smartgen.emu.transports.messages import MOST_SEGMENTS
@@ -22,7 +21,7 @@ class ShmDevice:
         self._limits = limits
         self._patience_s = patience_s
         self._regions: Regions[ShmRegion] = Regions()
-        self._queue_pairs: WeakSet[ShmQueuePair] = WeakSet()
+        self._queue_pairs: set[ShmQueuePair] = set()
 
     @property
     def limits(self) -> Limits:
@@ -44,9 +43,7 @@ class ShmDevice:
 
     def queue_pair(self, dials: bool) -> ShmQueuePair:
         """A new one, not connected; one that does not dial listens at a name of its own."""
-        made = ShmQueuePair(self._limits, self._regions, dials, self._patience_s)
-        self._queue_pairs.add(made)
-        return made
+        return ShmQueuePair(self._limits, self._regions, self._queue_pairs, dials, self._patience_s)
 
     def close(self) -> None:
         """Close all queue pairs and free all memory."""

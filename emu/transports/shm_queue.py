@@ -11,10 +11,11 @@ import time
 from collections import deque
 from secrets import token_hex
 from select import poll
+from typing import Any
 
 import numpy as np
 
-from smartgen.emu.transports import rendezvous, shared
+from smartgen.emu.transports import rendezvous, shared, sockets
 from smartgen.emu.transports.memory import Regions, aligned, cut, inside, move
 from smartgen.emu.transports.messages import Message, Say, hear, tell
 from smartgen.emu.transports.protocol import Limits, Memory, Opcode, Segments, Status
@@ -26,6 +27,7 @@ _MOST_RECEIVES = 1 << 20
 _PIECE_BYTES = 1 << 20  # copied between two looks at the gate
 _STAGE_BYTES = 128 << 10  # rows on their way: small enough to stay in a core's cache
 _TURN_BYTES = 8 << 20  # most that one call of progress copies
+_REQUEST_BYTES = 16 << 10  # what a request costs beside its bytes, in the time of bytes
 _GATE_S = 1.0  # how long a writer that was stopped in the middle of a copy is waited for
 _STATUSES = tuple(Status)
 
@@ -34,9 +36,14 @@ class ShmQueuePair(Queues):
     """One end. After it has failed, fileno stays readable: watch it no longer, and close it."""
 
     def __init__(
-        self, limits: Limits, regions: Regions[ShmRegion], dials: bool, patience_s: float
+        self,
+        limits: Limits,
+        regions: Regions[ShmRegion],
+        siblings: set[Any],
+        dials: bool,
+        patience_s: float,
     ) -> None:
-        super().__init__(limits, regions, patience_s)
+        super().__init__(limits, regions, siblings, patience_s)
         self._gate = Gate(shared.create(0))
         self._peer_gate: Gate | None = None
         self._peer_regions: dict[int, Shared | None] = {}  # null once it is gone
@@ -52,9 +59,7 @@ class ShmQueuePair(Queues):
         self._say(Message(Say.GATE, fd=self._gate.shared.fd))
         if not dials:
             name = f"smartgen-{token_hex(8)}"
-            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._listener.bind(f"\0{name}")
-            self._listener.listen()
+            self._listener = sockets.listen_local(name)
             self._address = f"shm {name} {self._token.hex()}".encode()
 
     @property
@@ -70,7 +75,7 @@ class ShmQueuePair(Queues):
             with self._listener:
                 self._socket = rendezvous.accept(self._listener, self._token, timeout_s)
         else:
-            self._socket = _dial(peer, timeout_s)
+            self._socket = sockets.dial_local(peer, timeout_s)
         gate, *said = self._out  # a receive may be in a region: that comes first
         self._out = deque([gate, *map(_of_region, self._regions.all()), *said])
         self._flush()
@@ -94,7 +99,7 @@ class ShmQueuePair(Queues):
         self._flush()
         left = _TURN_BYTES
         while left > 0 and self._unsent and not self._out and not self._waits():
-            left -= self._execute(self._unsent[0])
+            left -= self._execute(self._unsent[0]) + _REQUEST_BYTES
             self._receive(self._socket)
             self._flush()
         receive_is_missing = bool(self._unsent) and self._needs_receive(self._unsent[0])
@@ -109,8 +114,7 @@ class ShmQueuePair(Queues):
 
     def close(self) -> None:
         """Fail it and free what it holds; completions that were not polled are lost."""
-        self._fail()
-        self._completions.clear()
+        super().close()
         if self._listener is not None:
             self._listener.close()
         if self._socket is not None:
@@ -317,6 +321,8 @@ class ShmQueuePair(Queues):
                 message = hear(from_)
             except BlockingIOError:
                 return
+            except ConnectionResetError:  # it has closed unread messages: said once, before its own
+                continue
             except OSError:
                 message = None
             if message is None:
@@ -377,21 +383,3 @@ class ShmQueuePair(Queues):
 
 def _of_region(region: ShmRegion) -> Message:
     return Message(Say.REGION, 0, region.key, len(region.memory), fd=region.shared.fd)
-
-
-def _dial(peer: bytes, timeout_s: float) -> socket.socket:
-    try:
-        transport, name, token = peer.decode().split()
-        said = bytes.fromhex(token)
-    except ValueError:
-        transport = ""
-    if transport != "shm":
-        raise ConnectionError(f"peer={peer!r} must be the address of a listening shm queue pair")
-    dialled = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        dialled.settimeout(timeout_s)
-        dialled.connect(f"\0{name}")
-        return rendezvous.present(dialled, said)
-    except BaseException:
-        dialled.close()
-        raise

@@ -1,4 +1,4 @@
-"""Sockets of TCP: listening, dialling, and how they are tuned."""
+"""Sockets over TCP and within the machine: listening, dialling, and how they are tuned."""
 
 import socket
 
@@ -46,3 +46,30 @@ def tune(connected: socket.socket) -> None:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _DEAD_AFTER_S)
+
+
+def listen_local(name: str) -> socket.socket:
+    """Listen at a name that is in no file system."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"\0{name}")
+    listener.listen()
+    return listener
+
+
+def dial_local(peer: bytes, timeout_s: float) -> socket.socket:
+    """Connect to the address of a queue pair of shared memory; TimeoutError or ConnectionError."""
+    try:
+        transport, name, token = peer.decode().split()
+        said = bytes.fromhex(token)
+    except ValueError:
+        transport = ""
+    if transport != "shm":
+        raise ConnectionError(f"peer={peer!r} must be the address of a listening shm queue pair")
+    dialled = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        dialled.settimeout(timeout_s)
+        dialled.connect(f"\0{name}")
+    except OSError:
+        dialled.close()
+        raise
+    return rendezvous.present(dialled, said)

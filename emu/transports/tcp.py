@@ -1,7 +1,6 @@
 """The transport over TCP: a device."""
 
 import math
-from weakref import WeakSet
 
 import numpy as np
 
@@ -38,7 +37,7 @@ class TcpDevice:
         self._host = host
         self._patience_s = patience_s
         self._regions: Regions[TcpRegion] = Regions()
-        self._queue_pairs: WeakSet[TcpQueuePair] = WeakSet()
+        self._queue_pairs: set[TcpQueuePair] = set()
 
     @property
     def limits(self) -> Limits:
@@ -55,9 +54,9 @@ class TcpDevice:
 
     def queue_pair(self, dials: bool) -> TcpQueuePair:
         """A new one, not connected; one that does not dial listens at a port of its own."""
-        made = TcpQueuePair(self._limits, self._regions, self._host, dials, self._patience_s)
-        self._queue_pairs.add(made)
-        return made
+        return TcpQueuePair(
+            self._limits, self._regions, self._queue_pairs, self._host, dials, self._patience_s
+        )
 
     def close(self) -> None:
         """Close all queue pairs and free all memory."""

@@ -19,9 +19,11 @@ from smartgen.emu.transports.protocol import Limits, Memory, Opcode, Segments, S
 from smartgen.emu.transports.queues import Posted, Queues
 
 _PART_BYTES = 1 << 20  # of one frame, unless a segment has more
+_LARGE_PART_BYTES = 4 << 20  # of one of large segments, which are not staged
 _STAGE_BYTES = 2 << 20
 _ROOM_BYTES = _PART_BYTES + frames.ARRAY_BYTES + 2 * HEADER_BYTES  # what a frame may need of it
 _TURN_BYTES = 4 << 20  # most that one call of progress receives, and sends
+_FRAME_BYTES = 4 << 10  # what a frame costs beside its bytes, in the time of bytes
 _MOST_BUFFERS = 1000  # IOV_MAX is 1024
 
 
@@ -29,9 +31,15 @@ class TcpQueuePair(Queues):
     """One end. After it has failed, fileno stays readable: watch it no longer, and close it."""
 
     def __init__(
-        self, limits: Limits, regions: Regions[Any], host: str, dials: bool, patience_s: float
+        self,
+        limits: Limits,
+        regions: Regions[Any],
+        siblings: set[Any],
+        host: str,
+        dials: bool,
+        patience_s: float,
     ) -> None:
-        super().__init__(limits, regions, patience_s)
+        super().__init__(limits, regions, siblings, patience_s)
         self._token = b"" if dials else rendezvous.new_token()
         self._listener = None if dials else sockets.listen(host)
         self._address = b""
@@ -95,8 +103,7 @@ class TcpQueuePair(Queues):
 
     def close(self) -> None:
         """Fail it and free what it holds; completions that were not polled are lost."""
-        self._fail()
-        self._completions.clear()
+        super().close()
         if self._listener is not None:
             self._listener.close()
         if self._socket is not None:
@@ -162,7 +169,7 @@ class TcpQueuePair(Queues):
         left = _TURN_BYTES
         while left > 0 and self._sendable() and self._num_staged + _ROOM_BYTES <= _STAGE_BYTES:
             request = self._unsent[0]
-            left -= self._frame(request)
+            left -= self._frame(request) + _FRAME_BYTES
             if request.framed:
                 self._sent.append(self._unsent.popleft())
         return bool(self._out)
@@ -190,7 +197,9 @@ class TcpQueuePair(Queues):
             self._emit(Header(Kind.IMMEDIATE, value=request.immediate or 0))
             request.framed = True
             return 0
-        part = request.next(frames.MOST_SEGMENTS, _PART_BYTES)
+        large = request.num_bytes >= frames.LARGE_BYTES * len(request.ends)
+        most = _LARGE_PART_BYTES if large else _PART_BYTES
+        part = request.next(frames.MOST_SEGMENTS, most)
         request.framed = request.num_done == len(request.ends) and request.immediate is None
         region, offsets, lengths = request.local
         local = Segments(region, offsets[part], lengths[part])
@@ -216,6 +225,7 @@ class TcpQueuePair(Queues):
         return size
 
     def _goodbye(self, status: Status) -> None:
+        self._sink = None  # nothing is placed any more
         rest = self._out[:1] if self._begun else []  # a frame that has begun must end
         if sum(map(len, chain.from_iterable(rest))) > _STAGE_BYTES:
             self._out.clear()  # too much to hold: the other end will see it break off
@@ -231,6 +241,7 @@ class TcpQueuePair(Queues):
     def _receive(self, from_: socket.socket) -> None:
         left = _TURN_BYTES
         while left > 0:
+            self._check_sink()
             try:
                 num_read = self._inbox.read(from_, self._sink)
             except BlockingIOError:
@@ -247,6 +258,14 @@ class TcpQueuePair(Queues):
                 self._parse()
             if self._inbox.drained:
                 return  # sparing a call that would say so; if more comes, fileno tells
+
+    def _check_sink(self) -> None:
+        """Fail if what is arriving belongs into memory that is registered no longer."""
+        sink, header = self._sink, self._header
+        if sink is None or header is None or self._regions.find(sink.region.key) is sink.region:
+            return
+        write = header.kind == Kind.WRITE
+        self._fail(peer=Status.REM_ACCESS_ERR if write else Status.REM_INV_REQ_ERR)
 
     def _lost(self) -> None:
         """The other end is gone."""
@@ -320,9 +339,6 @@ class TcpQueuePair(Queues):
         """Place what has arrived; whether the frame is complete."""
         assert self._header is not None
         write = self._header.kind == Kind.WRITE
-        if self._regions.find(sink.region.key) is not sink.region:
-            self._fail(peer=Status.REM_ACCESS_ERR if write else Status.REM_INV_REQ_ERR)
-            return False
         self._inbox.feed(sink)
         if not sink.full:
             return False
