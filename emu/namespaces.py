@@ -32,12 +32,12 @@ PACKET_BYTES = 9000
 FRAME_BYTES = PACKET_BYTES + 14
 """What a bucket counts of the largest packet: with its Ethernet header."""
 
-BURST_S = 0.002
-"""The bucket's depth as time at the rate.
+BURST_S = 0.004
+"""A bucket's depth as time at its rate.
 
 A timer wakes what waits for tokens. Tokens that come while the bucket is full are lost, so it must
-hold what accrues while a timer is late: at 320 MB/s on two virtual cores 1 ms lost up to 1 % of the
-rate, 2 ms nothing to speak of. Deeper buckets only let more pass at once after an idle time.
+hold what accrues while a timer is late, and on busy cores that is milliseconds
+(benchmarks/namespaces.md). A deeper one lets more pass at once after an idle time.
 """
 
 QUEUE_S = 0.05
@@ -88,26 +88,27 @@ def why_not() -> str | None:
     return None
 
 
-def burst_bytes(bytes_per_s: float) -> int:
-    """What a NIC of that rate lets pass at once after an idle time."""
-    return max(round(bytes_per_s * BURST_S), 2 * FRAME_BYTES)
+def burst_bytes(bytes_per_s: float, burst_s: float = BURST_S) -> int:
+    """What a NIC of that rate lets pass at once after an idle time; two frames at least."""
+    return max(round(bytes_per_s * burst_s), 2 * FRAME_BYTES)
 
 
 @contextmanager
-def namespaces(rates: Mapping[str, float]) -> Iterator[dict[str, Host]]:
+def namespaces(rates: Mapping[str, float], burst_s: float = BURST_S) -> Iterator[dict[str, Host]]:
     """Make a host for every name, with that rate in bytes per second out of it and into it.
 
     When left, by an error, SIGINT or SIGTERM too, all are removed and what still runs in them is
     killed. SIGTERM ends the process by SystemExit meanwhile, if it would have ended it anyway.
     """
     _check(rates)
+    positive("burst_s", burst_s)
     with _terminated_by_exit():
         prefix = None
         try:
             with _signals_wait():
                 remove_leftovers()
                 prefix = _free_prefix()
-                hosts = _make(prefix, rates)
+                hosts = _make(prefix, rates, burst_s)
             yield hosts
         finally:
             if prefix is not None:
@@ -142,7 +143,7 @@ def _check(rates: Mapping[str, float]) -> None:
 # -- making and removing
 
 
-def _make(prefix: str, rates: Mapping[str, float]) -> dict[str, Host]:
+def _make(prefix: str, rates: Mapping[str, float], burst_s: float) -> dict[str, Host]:
     """The bridge, then each host at a port of it."""
     bridge = prefix + BRIDGE
     _run(["ip", "netns", "add", bridge])
@@ -152,8 +153,8 @@ def _make(prefix: str, rates: Mapping[str, float]) -> dict[str, Host]:
     for (name, rate), address in zip(rates.items(), SUBNET.hosts(), strict=False):
         host = Host(prefix + name, str(address))
         _plug(bridge, name, host)
-        _shape(host.namespace, NIC, rate)
-        _shape(bridge, name, rate)
+        _shape(host.namespace, NIC, rate, burst_bytes(rate, burst_s))
+        _shape(bridge, name, rate, burst_bytes(rate, burst_s))
         hosts[name] = host
     return hosts
 
@@ -171,9 +172,8 @@ def _plug(bridge: str, port: str, host: Host) -> None:
     _run([*inside, "link", "set", "dev", "lo", "up"])
 
 
-def _shape(namespace: str, device: str, bytes_per_s: float) -> None:
+def _shape(namespace: str, device: str, bytes_per_s: float, burst: int) -> None:
     """A token bucket at an interface's way out; tc calls bytes per second bps."""
-    burst = burst_bytes(bytes_per_s)
     limit = burst + max(round(bytes_per_s * QUEUE_S), LEAST_QUEUE_BYTES)
     bucket = ["rate", f"{bytes_per_s:.0f}bps", "burst", f"{burst}b", "limit", f"{limit}b"]
     _run(["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *bucket])
