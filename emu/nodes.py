@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smartgen.cost.shaper import Land, Links
-from smartgen.emu.pool import Bytes, Pool, pattern
+from smartgen.emu.pool import Bytes, Pool, metadata_pattern, metadata_sizes, pattern
 from smartgen.emu.step import EmuStep, Reply
 from smartgen.engine.messages import Assign, Fetch
 from smartgen.experiment import Experiment
@@ -25,10 +25,14 @@ from smartgen.workload import Request
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """What a push moves: a registered region of the prefill node, read when the NIC sends it."""
+    """What a push moves: registered regions of the prefill node, read when the NIC sends them."""
 
     entries: Bytes  # [L, tokens, heads, row_bytes]
     bounds: Int  # [L, M + 1], first token of each block
+    metadata: Bytes  # of the layer, one piece; empty with a speculative push
+
+
+_NOTHING: Bytes = np.empty(0, dtype=np.uint8)
 
 
 class EmuPrefillNode(TimedPrefillNode):
@@ -45,6 +49,7 @@ class EmuPrefillNode(TimedPrefillNode):
     ) -> None:
         super().__init__(runtime, experiment, number, links, lands, recorder)
         self._entries: dict[int, Bytes] = {}
+        self._metadata: dict[int, list[Bytes]] = {}
 
     def open(self, assign: Assign, plan: Plan, peer: int) -> None:
         """Take pages."""
@@ -52,20 +57,31 @@ class EmuPrefillNode(TimedPrefillNode):
         geometry = self._geometry
         shape = (geometry.num_layers, assign.prompt_tokens, geometry.num_kv_heads)
         self._entries[assign.request_id] = np.zeros((*shape, geometry.row_bytes), dtype=np.uint8)
+        sizes = metadata_sizes(
+            geometry, self._experiment.metadata_ratio, assign.prompt_tokens, assign.held_tokens
+        )
+        self._metadata[assign.request_id] = [np.zeros(size, dtype=np.uint8) for size in sizes]
 
     def push(self, request_id: int, blocks: Int, layer: int | None) -> Any:
         """Make a layer's bytes once it is computed, then post."""
         if layer is not None:
-            entries = self._entries[request_id]
-            first = int(self._geometry.bounds(entries.shape[1])[layer, 0])
-            tokens = np.arange(first, entries.shape[1], dtype=np.int64)
-            entries[layer, first:] = pattern(self._geometry, request_id, layer, tokens)
+            self.fill(request_id, layer)
         return super().push(request_id, blocks, layer)
 
-    def payload_of_blocks(self, pages: Pages, blocks: Int) -> Blocks:
-        """The region that the blocks are read from."""
+    def fill(self, request_id: int, layer: int) -> None:
+        """Write what a layer has computed into the request's pages, and its metadata."""
+        entries, metadata = self._entries[request_id], self._metadata[request_id][layer]
+        first = int(self._geometry.bounds(entries.shape[1])[layer, 0])
+        tokens = np.arange(first, entries.shape[1], dtype=np.int64)
+        entries[layer, first:] = pattern(self._geometry, request_id, layer, tokens)
+        metadata[:] = metadata_pattern(request_id, layer, len(metadata))
+
+    def payload_of_blocks(self, pages: Pages, blocks: Int, layer: int | None) -> Blocks:
+        """The regions that the blocks and the layer's metadata are read from."""
+        request_id = pages.assign.request_id
         bounds = self._geometry.bounds(pages.assign.prompt_tokens)
-        return Blocks(self._entries[pages.assign.request_id], bounds)
+        metadata = _NOTHING if layer is None else self._metadata[request_id][layer]
+        return Blocks(self._entries[request_id], bounds, metadata)
 
     def payload_of_rows(self, fetch: Fetch) -> list[Bytes]:
         """For each request, its rows one after the other, [entries of all heads, row_bytes].
@@ -87,9 +103,11 @@ class EmuPrefillNode(TimedPrefillNode):
 
     def release(self, request_id: int) -> None:
         """Give the pages back, wiped, so that a late read would show."""
-        entries = self._entries.pop(request_id, None)
-        if entries is not None:
-            entries[:] = 0
+        for region in (
+            self._entries.pop(request_id, _NOTHING),
+            *self._metadata.pop(request_id, ()),
+        ):
+            region[:] = 0
         super().release(request_id)
 
 
@@ -99,6 +117,7 @@ class EmuSlot(Slot):
 
     pages: Int = field(kw_only=True)  # [tokens], rows of the pool
     status: NDArray[np.int8] = field(kw_only=True)  # [L, tokens], the mask
+    metadata: list[Bytes] = field(kw_only=True)  # [L], of the prompt, one piece a layer
 
 
 class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
@@ -135,6 +154,9 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
         for row, first in zip(status, geometry.bounds(prompt_tokens)[:, 0], strict=True):
             row[first:prompt_tokens] = REMOTE
         pages = self.pool.take(num_tokens)
+        sizes = metadata_sizes(
+            geometry, self.experiment.metadata_ratio, prompt_tokens, slot.request.held_tokens
+        )
         opened = EmuSlot(
             slot.number,
             slot.request,
@@ -145,6 +167,7 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
             slot.num_undelivered,
             pages=pages,
             status=status,
+            metadata=[np.zeros(size, dtype=np.uint8) for size in sizes],
         )
         self._hold(opened)
         return opened
@@ -171,6 +194,19 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
             self.pool.entries[layer, slot.pages[first:stop]] = payload.entries[layer, first:stop]
             if write.parcel.layer is not None:
                 slot.status[layer, first:stop] = LOCAL
+        if write.parcel.layer is not None:
+            slot.metadata[write.parcel.layer][: len(payload.metadata)] = payload.metadata
+            self.check_metadata(slot, write.parcel.layer)
+
+    def check_metadata(self, slot: EmuSlot, layer: int) -> None:
+        """Compare what has arrived with what the prefill node made."""
+        arrived = slot.metadata[layer]
+        right = metadata_pattern(slot.request.request_id, layer, len(arrived))
+        if not np.array_equal(arrived, right):
+            raise RuntimeError(
+                f"request {slot.request.request_id}, layer {layer}: {len(arrived)} bytes of "
+                "metadata arrived wrong"
+            )
 
     def see(self, slot: EmuSlot, blocks: Int) -> None:
         """The mask WRITE of speculative blocks."""

@@ -35,6 +35,21 @@ def pattern(
     return ((row[..., None] ^ byte) * _MIX >> np.uint64(56)).astype(np.uint8)
 
 
+def metadata_sizes(
+    geometry: Geometry, metadata_ratio: float, prompt_tokens: int, held_tokens: int
+) -> list[int]:
+    """Bytes of selector metadata that cross for a request in each layer, [L]: whole bytes."""
+    unheld = geometry.layer_tokens(prompt_tokens - held_tokens) * geometry.entry_bytes
+    return np.rint(metadata_ratio * unheld).astype(np.int64).tolist()  # type: ignore[no-any-return]
+
+
+def metadata_pattern(request_id: int, layer: int, num_bytes: int) -> Bytes:
+    """Bytes that stand for a layer's metadata where no selector computes any."""
+    seed = np.uint64(request_id * 1_000_003 + layer * 8_191 + 3)
+    byte = np.arange(num_bytes, dtype=np.uint64) + seed
+    return (byte * _MIX >> np.uint64(56)).astype(np.uint8)
+
+
 class Pool:
     """Memory for a number of tokens in all layers; pages are rows of it, reused soon after."""
 

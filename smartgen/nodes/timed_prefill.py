@@ -98,8 +98,8 @@ class TimedPrefillNode:
 
     # -- what a backend adds
 
-    def payload_of_blocks(self, pages: Pages, blocks: Int) -> Any:
-        """What to move for these blocks; called when they are posted."""
+    def payload_of_blocks(self, pages: Pages, blocks: Int, layer: int | None) -> Any:
+        """What to move for these blocks, and the layer's metadata; called when they are posted."""
         return None
 
     def payload_of_rows(self, fetch: Fetch) -> Any:
@@ -175,7 +175,8 @@ class TimedPrefillNode:
         entries, full = self._counts(pages, blocks, layer)
         parcel = self.parcel(pages, len(blocks), entries, full, layer)
         self._writers.begin(parcel.request_ids)
-        write = Write(parcel, self._number, blocks, payload=self.payload_of_blocks(pages, blocks))
+        payload = self.payload_of_blocks(pages, blocks, layer)
+        write = Write(parcel, self._number, blocks, payload=payload)
         size = self.wire_bytes(pages, entries, full, layer)
         pieces = len(blocks) if layer is None else 1
         return self._post(write, pages.peer, size, pieces, urgent=False)

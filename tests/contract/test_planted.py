@@ -9,7 +9,7 @@ import smartgen.engine.prefill_role as prefill_role
 import smartgen.nodes.channel as channel
 from smartgen.cost.shaper import Shaper
 from smartgen.emu import EmuBackend
-from smartgen.emu.nodes import EmuDecodeNode
+from smartgen.emu.nodes import EmuDecodeNode, EmuPrefillNode
 from smartgen.errors import SmartGenError
 from smartgen.kv import LOCAL
 from smartgen.metrics.records import Purpose
@@ -134,6 +134,30 @@ def test_a_row_from_the_wrong_head_is_found(worlds_agree, monkeypatch):
 
     monkeypatch.setattr(EmuDecodeNode, "store_rows", permuted)
     with pytest.raises(RuntimeError, match="attended rows hold wrong bytes"):
+        worlds_agree()
+
+
+def test_metadata_that_arrive_wrong_are_found(worlds_agree, monkeypatch):
+    payload_of_blocks = EmuPrefillNode.payload_of_blocks
+
+    def damaged(node, pages, blocks, layer):
+        payload = payload_of_blocks(node, pages, blocks, layer)
+        return replace(payload, metadata=payload.metadata[::-1].copy())
+
+    monkeypatch.setattr(EmuPrefillNode, "payload_of_blocks", damaged)
+    with pytest.raises(RuntimeError, match=r"layer 0: [1-9]\d* bytes of metadata arrived wrong"):
+        worlds_agree()
+
+
+def test_metadata_that_come_short_are_found(worlds_agree, monkeypatch):
+    payload_of_blocks = EmuPrefillNode.payload_of_blocks
+
+    def short(node, pages, blocks, layer):
+        payload = payload_of_blocks(node, pages, blocks, layer)
+        return replace(payload, metadata=payload.metadata[1:])
+
+    monkeypatch.setattr(EmuPrefillNode, "payload_of_blocks", short)
+    with pytest.raises(RuntimeError, match="metadata arrived wrong"):
         worlds_agree()
 
 
