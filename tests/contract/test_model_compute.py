@@ -202,25 +202,31 @@ def test_with_everything_selected_the_tokens_are_those_that_generate_makes(decod
         assert torch.equal(made, ids)
 
 
-def exact(decoded, decoder, request):
-    """By position and layer what a selector that sees every key would select, and what was.
+def kept_over_left_out(decoded, decoder, request):
+    """Of every index: the least that a selected entry weighs over the most one left out does.
 
-    The forward goes over the finished sequence; attention is the library's, masked.
+    Weights come from a forward over the finished sequence whose attention is masked. An index has
+    as many entries as the selector's share says.
     """
     ids = torch.tensor(decoded.sequences[request.request_id][:-1])[None]
-    looks_ahead = decoded.experiment.selector.looks_ahead
+    looks_ahead, length = decoded.experiment.selector.looks_ahead, request.prompt_tokens
+    draw = decoded.experiment.draw(request.request_id, length)
     mask = mask_of(decoded, request, ids.shape[1])
     forward = decoder.forward(ids, torch.arange(ids.shape[1])[None])
     at, queries = forward.advance(), None
     while isinstance(at, Attention):
         queries = at.q if queries is None or not looks_ahead else queries
-        for position in range(request.prompt_tokens, ids.shape[1]):
+        for position in range(length, ids.shape[1]):
             own = decoded.indices.get((request.request_id, position, at.layer))
             for head in range(HEADS if own is not None else 0):
                 group = queries[0, 2 * head : 2 * head + 2, position]
                 scores = group @ at.k[0, head, :position].T * at.scale
-                total = scores.softmax(-1).sum(0)
-                yield sorted(total.topk(len(own[head])).indices.tolist()), own[head].tolist()
+                weights = scores.softmax(-1).sum(0)
+                kept = torch.zeros(position, dtype=torch.bool)
+                kept[own[head]] = True
+                share = draw.selected_at(position - length)[at.layer]
+                assert kept.sum() == len(own[head]) == share
+                yield 1.0 if kept.all() else float(weights[kept].min() / weights[~kept].max())
         if at.layer + 1 < LAYERS:
             queries = decoder.project_q(forward, at.layer + 1, at.x)
         k, v = (part.repeat_interleave(2, 1) for part in (at.k, at.v))
@@ -230,19 +236,28 @@ def exact(decoded, decoder, request):
         at = forward.advance(out.transpose(1, 2))
 
 
+@pytest.fixture
+def ratios(decode, compute):
+    def of(selector):
+        decoded = decode("policy=smartgen", *SELECTORS[selector], SLOW)
+        requests = decoded.experiment.requests
+        return [
+            ratio for r in requests for ratio in kept_over_left_out(decoded, compute.decoder, r)
+        ]
+
+    return of
+
+
 @pytest.mark.parametrize("selector", SELECTORS)
-def test_what_is_selected_is_what_the_queries_attend_most_of_all_keys(decode, compute, selector):
-    decoded = decode("policy=smartgen", *SELECTORS[selector], SLOW)
-    pairs = [
-        pair for r in decoded.experiment.requests for pair in exact(decoded, compute.decoder, r)
-    ]
+def test_what_is_selected_is_what_the_queries_attend_most_of_all_keys(ratios, selector):
+    found = ratios(selector)
     # in turn every layer of every step has an index; ahead layer 0 of the first step needs none
-    most = len(decoded.experiment.requests) * (TOKENS - 1) * LAYERS * HEADS
-    assert most - 4 * HEADS <= len(pairs) <= most
-    assert all(right == own for right, own in pairs)
+    most = 4 * (TOKENS - 1) * LAYERS * HEADS
+    assert most - 4 * HEADS <= len(found) <= most
+    assert min(found) > 1 - ENOUGH
 
 
-def test_keys_that_arrive_wrong_select_something_else(decode, compute, monkeypatch):
+def test_keys_that_arrive_wrong_select_something_else(ratios, monkeypatch):
     store = ModelDecodeNode.store
 
     def damaged(node, slot, write, blocks):
@@ -252,11 +267,7 @@ def test_keys_that_arrive_wrong_select_something_else(decode, compute, monkeypat
             keys[:] = -keys
 
     monkeypatch.setattr(ModelDecodeNode, "store", damaged)
-    decoded = decode("policy=smartgen", *SELECTORS["in turn"], SLOW)
-    pairs = [
-        pair for r in decoded.experiment.requests for pair in exact(decoded, compute.decoder, r)
-    ]
-    assert any(right != own for right, own in pairs)
+    assert min(ratios("in turn")) < 0.5
 
 
 # -- mistakes are seen
