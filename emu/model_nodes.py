@@ -106,9 +106,9 @@ class ModelPrefillNode(EmuPrefillNode):
         assert isinstance(waiting, Attention) and waiting.layer == layer
         entries = _entries(waiting)[0]
         self._entries[request_id][layer] = entries
-        metadata = self._metadata[request_id][layer]
-        if len(metadata):
-            metadata[:] = entries[:, :, : entries.shape[2] // 2].reshape(-1)
+        if self._experiment.metadata_ratio:
+            keys = entries[:, :, : entries.shape[2] // 2]
+            self._metadata[request_id][layer] = keys.reshape(len(keys), -1)
         self._running[request_id] = forward, forward.advance(attend_prefill(waiting))
 
     def _begin(self, request_id: int) -> None:
@@ -210,7 +210,8 @@ class ModelStep(EmuStep):
     def _keys(self, slot: EmuSlot, layer: int, num_cached: int) -> NDArray[np.float32]:
         """All keys of a layer: the prompt's from the metadata, later ones from the pool."""
         heads, prompt_tokens = self._geometry.num_kv_heads, slot.request.prompt_tokens
-        prompt = slot.metadata[layer].view(np.float32).reshape(prompt_tokens, heads, -1)
+        sent = self._node.metadata[layer, slot.pages[:prompt_tokens]].view(np.float32)
+        prompt = sent.reshape(prompt_tokens, heads, -1)
         pages = slot.pages[prompt_tokens:num_cached]
         generated = self._node.pool.entries[layer, pages].view(np.float32)
         keys = np.concatenate([prompt, generated[:, :, : prompt.shape[2]]])

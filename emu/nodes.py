@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smartgen.cost.shaper import Land, Links
-from smartgen.emu.pool import Bytes, Pool, metadata_pattern, metadata_sizes, pattern
+from smartgen.emu.pool import Bytes, Pool, metadata_pattern, metadata_token_bytes, pattern
 from smartgen.emu.step import EmuStep, Reply
 from smartgen.engine.messages import Assign, Fetch
 from smartgen.experiment import Experiment
@@ -29,10 +29,10 @@ class Blocks:
 
     entries: Bytes  # [L, tokens, heads, row_bytes]
     bounds: Int  # [L, M + 1], first token of each block
-    metadata: Bytes  # of the layer, one piece; empty with a speculative push
+    metadata: Bytes  # [tokens, bytes], of the layer; nothing with a speculative push
 
 
-_NOTHING: Bytes = np.empty(0, dtype=np.uint8)
+_NOTHING: Bytes = np.empty((0, 0), dtype=np.uint8)
 
 
 class EmuPrefillNode(TimedPrefillNode):
@@ -49,7 +49,7 @@ class EmuPrefillNode(TimedPrefillNode):
     ) -> None:
         super().__init__(runtime, experiment, number, links, lands, recorder)
         self._entries: dict[int, Bytes] = {}
-        self._metadata: dict[int, list[Bytes]] = {}
+        self._metadata: dict[int, Bytes] = {}
 
     def open(self, assign: Assign, plan: Plan, peer: int) -> None:
         """Take pages."""
@@ -57,10 +57,13 @@ class EmuPrefillNode(TimedPrefillNode):
         geometry = self._geometry
         shape = (geometry.num_layers, assign.prompt_tokens, geometry.num_kv_heads)
         self._entries[assign.request_id] = np.zeros((*shape, geometry.row_bytes), dtype=np.uint8)
-        sizes = metadata_sizes(
-            geometry, self._experiment.metadata_ratio, assign.prompt_tokens, assign.held_tokens
-        )
-        self._metadata[assign.request_id] = [np.zeros(size, dtype=np.uint8) for size in sizes]
+        self._metadata[assign.request_id] = self.make_metadata(assign)
+
+    def make_metadata(self, assign: Assign) -> Bytes:
+        """Room for a request's metadata, [L, tokens, bytes of one token], all zero."""
+        size = metadata_token_bytes(self._geometry, self._experiment.metadata_ratio)
+        shape = (self._geometry.num_layers, assign.prompt_tokens, size)
+        return np.zeros(shape, dtype=np.uint8)
 
     def push(self, request_id: int, blocks: Int, layer: int | None) -> Any:
         """Make a layer's bytes once it is computed, then post."""
@@ -70,11 +73,11 @@ class EmuPrefillNode(TimedPrefillNode):
 
     def fill(self, request_id: int, layer: int) -> None:
         """Write what a layer has computed into the request's pages, and its metadata."""
-        entries, metadata = self._entries[request_id], self._metadata[request_id][layer]
+        entries, metadata = self._entries[request_id], self._metadata[request_id]
         first = int(self._geometry.bounds(entries.shape[1])[layer, 0])
         tokens = np.arange(first, entries.shape[1], dtype=np.int64)
         entries[layer, first:] = pattern(self._geometry, request_id, layer, tokens)
-        metadata[:] = metadata_pattern(request_id, layer, len(metadata))
+        metadata[layer, first:] = metadata_pattern(request_id, layer, tokens, metadata.shape[2])
 
     def payload_of_blocks(self, pages: Pages, blocks: Int, layer: int | None) -> Blocks:
         """The regions that the blocks and the layer's metadata are read from."""
@@ -117,7 +120,6 @@ class EmuSlot(Slot):
 
     pages: Int = field(kw_only=True)  # [tokens], rows of the pool
     status: NDArray[np.int8] = field(kw_only=True)  # [L, tokens], the mask
-    metadata: list[Bytes] = field(kw_only=True)  # [L], of the prompt, one piece a layer
 
 
 class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
@@ -142,9 +144,17 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
             requests = experiment.requests
             capacity = sum(_tokens(request) for request in requests)
         self.pool = Pool(experiment.geometry, capacity)
+        self.metadata = self.make_metadata(capacity)
+        """Selector metadata by row of the pool, [L, rows, bytes of one token]."""
         self.attending: dict[int, Reply] = {}
         """What is in GPU memory for each layer."""
         self.num_checked_rows = 0
+
+    def make_metadata(self, num_tokens: int) -> Bytes:
+        """Memory for the metadata of so many tokens."""
+        geometry = self.experiment.geometry
+        size = metadata_token_bytes(geometry, self.experiment.metadata_ratio)
+        return np.zeros((geometry.num_layers, num_tokens, size), dtype=np.uint8)
 
     def open(self, slot: Slot) -> EmuSlot:
         """Take pages; nothing is here yet but room."""
@@ -154,9 +164,6 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
         for row, first in zip(status, geometry.bounds(prompt_tokens)[:, 0], strict=True):
             row[first:prompt_tokens] = REMOTE
         pages = self.pool.take(num_tokens)
-        sizes = metadata_sizes(
-            geometry, self.experiment.metadata_ratio, prompt_tokens, slot.request.held_tokens
-        )
         opened = EmuSlot(
             slot.number,
             slot.request,
@@ -167,7 +174,6 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
             slot.num_undelivered,
             pages=pages,
             status=status,
-            metadata=[np.zeros(size, dtype=np.uint8) for size in sizes],
         )
         self._hold(opened)
         return opened
@@ -180,6 +186,8 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
         for layer in range(len(slot.status)):
             entries = pattern(self.experiment.geometry, slot.request.request_id, layer, tokens)
             self.pool.entries[layer, slot.pages[:num_tokens]] = entries
+            metadata = self._right_metadata(slot, layer, tokens)
+            self.metadata[layer, slot.pages[:num_tokens]] = metadata
             slot.status[layer, :num_tokens] = LOCAL
 
     def release(self, slot: int) -> None:
@@ -194,19 +202,29 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
             self.pool.entries[layer, slot.pages[first:stop]] = payload.entries[layer, first:stop]
             if write.parcel.layer is not None:
                 slot.status[layer, first:stop] = LOCAL
-        if write.parcel.layer is not None:
-            slot.metadata[write.parcel.layer][: len(payload.metadata)] = payload.metadata
-            self.check_metadata(slot, write.parcel.layer)
+        layer_sent = write.parcel.layer
+        if layer_sent is not None:
+            first = max(slot.request.held_tokens, int(payload.bounds[layer_sent, 0]))
+            pages = slot.pages[first : slot.request.prompt_tokens]
+            self.metadata[layer_sent, pages] = payload.metadata[first:]
+            self.check_metadata(slot, layer_sent)
 
     def check_metadata(self, slot: EmuSlot, layer: int) -> None:
-        """Compare what has arrived with what the prefill node made."""
-        arrived = slot.metadata[layer]
-        right = metadata_pattern(slot.request.request_id, layer, len(arrived))
-        if not np.array_equal(arrived, right):
+        """Compare a layer's metadata, which are here, with what the prefill node made."""
+        first = int(self.experiment.geometry.bounds(slot.request.prompt_tokens)[layer, 0])
+        tokens = np.arange(first, slot.request.prompt_tokens, dtype=np.int64)
+        here = self.metadata[layer, slot.pages[tokens]]
+        wrong = (here != self._right_metadata(slot, layer, tokens)).any(axis=1)
+        if wrong.any():
             raise RuntimeError(
-                f"request {slot.request.request_id}, layer {layer}: {len(arrived)} bytes of "
-                "metadata arrived wrong"
+                f"request {slot.request.request_id}, layer {layer}: wrong metadata arrived of "
+                f"{np.count_nonzero(wrong)} of {len(tokens)} tokens, first of token "
+                f"{tokens[wrong][0]}"
             )
+
+    def _right_metadata(self, slot: EmuSlot, layer: int, tokens: Int) -> Bytes:
+        size = self.metadata.shape[2]
+        return metadata_pattern(slot.request.request_id, layer, tokens, size)
 
     def see(self, slot: EmuSlot, blocks: Int) -> None:
         """The mask WRITE of speculative blocks."""

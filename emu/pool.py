@@ -4,6 +4,8 @@ Entries lie as [layer, token, KV head, row], so that a block of one layer is one
 contiguous WRITE wherever its tokens are contiguous.
 """
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,19 +37,17 @@ def pattern(
     return ((row[..., None] ^ byte) * _MIX >> np.uint64(56)).astype(np.uint8)
 
 
-def metadata_sizes(
-    geometry: Geometry, metadata_ratio: float, prompt_tokens: int, held_tokens: int
-) -> list[int]:
-    """Bytes of selector metadata that cross for a request in each layer, [L]: whole bytes."""
-    unheld = geometry.layer_tokens(prompt_tokens - held_tokens) * geometry.entry_bytes
-    return np.rint(metadata_ratio * unheld).astype(np.int64).tolist()  # type: ignore[no-any-return]
+def metadata_token_bytes(geometry: Geometry, metadata_ratio: float) -> int:
+    """Selector metadata of one token in one layer, in whole bytes."""
+    return math.ceil(round(metadata_ratio * geometry.entry_bytes, 6))
 
 
-def metadata_pattern(request_id: int, layer: int, num_bytes: int) -> Bytes:
-    """Bytes that stand for a layer's metadata where no selector computes any."""
+def metadata_pattern(request_id: int, layer: int, tokens: Int, num_bytes: int) -> Bytes:
+    """Bytes that stand for metadata where no selector computes any, [tokens, num_bytes]."""
     seed = np.uint64(request_id * 1_000_003 + layer * 8_191 + 3)
-    byte = np.arange(num_bytes, dtype=np.uint64) + seed
-    return (byte * _MIX >> np.uint64(56)).astype(np.uint8)
+    token = (seed + tokens.astype(np.uint64) * np.uint64(131_071)) * _MIX
+    byte = np.arange(num_bytes, dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03)
+    return ((token[:, None] ^ byte) * _MIX >> np.uint64(56)).astype(np.uint8)
 
 
 class Pool:

@@ -263,8 +263,8 @@ def test_keys_that_arrive_wrong_select_something_else(ratios, monkeypatch):
     def damaged(node, slot, write, blocks):
         store(node, slot, write, blocks)
         if write.parcel.layer == 2:
-            keys = slot.metadata[2].view(np.float32)
-            keys[:] = -keys
+            keys = node.metadata[2].view(np.float32)
+            keys[slot.pages] = -keys[slot.pages]
 
     monkeypatch.setattr(ModelDecodeNode, "store", damaged)
     assert min(ratios("in turn")) < 0.5
