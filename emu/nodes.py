@@ -179,15 +179,19 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
         return opened
 
     def _hold(self, slot: EmuSlot) -> None:
-        """What is held of the prompt is copied within this node, and is local from the start."""
+        """What is held of the prompt is copied within this node, and is local from the start.
+
+        That is whole blocks of entries, but metadata of all tokens that are held.
+        """
         bounds = self.experiment.geometry.bounds(slot.request.prompt_tokens)
         num_tokens = int(bounds[bounds <= slot.request.held_tokens][-1])
         tokens = np.arange(num_tokens, dtype=np.int64)
+        held = np.arange(slot.request.held_tokens, dtype=np.int64)
         for layer in range(len(slot.status)):
             entries = pattern(self.experiment.geometry, slot.request.request_id, layer, tokens)
             self.pool.entries[layer, slot.pages[:num_tokens]] = entries
-            metadata = self._right_metadata(slot, layer, tokens)
-            self.metadata[layer, slot.pages[:num_tokens]] = metadata
+            metadata = self._right_metadata(slot, layer, held)
+            self.metadata[layer, slot.pages[: len(held)]] = metadata
             slot.status[layer, :num_tokens] = LOCAL
 
     def release(self, slot: int) -> None:
