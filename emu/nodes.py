@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smartgen.cost.shaper import Land, Links
-from smartgen.emu.pool import Bytes, Pool, pattern
+from smartgen.emu.pool import Bytes, Pool, metadata_pattern, metadata_token_bytes, pattern
 from smartgen.emu.step import EmuStep, Reply
 from smartgen.engine.messages import Assign, Fetch
 from smartgen.experiment import Experiment
@@ -26,10 +26,14 @@ from smartgen.workload import Request
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """What a push moves: a registered region of the prefill node, read when the NIC sends it."""
+    """What a push moves: registered regions of the prefill node, read when the NIC sends them."""
 
     entries: Bytes  # [L, tokens, heads, row_bytes]
     bounds: Int  # [L, M + 1], first token of each block
+    metadata: Bytes  # [tokens, bytes], of the layer; nothing with a speculative push
+
+
+_NOTHING: Bytes = np.empty((0, 0), dtype=np.uint8)
 
 
 class EmuPrefillNode(TimedPrefillNode):
@@ -47,11 +51,13 @@ class EmuPrefillNode(TimedPrefillNode):
         super().__init__(runtime, experiment, number, links, lands, recorder)
         self._moved = self._geometry  # the cache as it is moved
         self._entries: dict[int, Bytes] = {}
+        self._metadata: dict[int, Bytes] = {}
 
     def open(self, assign: Assign, plan: Plan, peer: int) -> None:
         """Take pages."""
         super().open(assign, plan, peer)
         self._entries[assign.request_id] = self.make_entries(assign)
+        self._metadata[assign.request_id] = self.make_metadata(assign)
 
     def make_entries(self, assign: Assign) -> Bytes:
         """A request's pages, [L, tokens, heads, row_bytes], all zero."""
@@ -59,19 +65,31 @@ class EmuPrefillNode(TimedPrefillNode):
         shape = (geometry.num_layers, assign.prompt_tokens, geometry.num_kv_heads)
         return np.zeros((*shape, geometry.row_bytes), dtype=np.uint8)
 
+    def make_metadata(self, assign: Assign) -> Bytes:
+        """Room for a request's metadata, [L, tokens, bytes of one token], all zero."""
+        size = metadata_token_bytes(self._moved, self._experiment.metadata_ratio)
+        return np.zeros((self._moved.num_layers, assign.prompt_tokens, size), dtype=np.uint8)
+
     def push(self, request_id: int, blocks: Int, layer: int | None) -> Any:
         """Make a layer's bytes once it is computed, then post."""
         if layer is not None:
-            entries = self._entries[request_id]
-            first = int(self._moved.bounds(entries.shape[1])[layer, 0])
-            tokens = np.arange(first, entries.shape[1], dtype=np.int64)
-            entries[layer, first:] = pattern(self._moved, request_id, layer, tokens)
+            self.fill(request_id, layer)
         return super().push(request_id, blocks, layer)
 
+    def fill(self, request_id: int, layer: int) -> None:
+        """Write what a layer has computed into the request's pages, and its metadata."""
+        entries, metadata = self._entries[request_id], self._metadata[request_id]
+        first = int(self._moved.bounds(entries.shape[1])[layer, 0])
+        tokens = np.arange(first, entries.shape[1], dtype=np.int64)
+        entries[layer, first:] = pattern(self._moved, request_id, layer, tokens)
+        metadata[layer, first:] = metadata_pattern(request_id, layer, tokens, metadata.shape[2])
+
     def payload_of_blocks(self, pages: Pages, blocks: Int, layer: int | None) -> Any:
-        """The region that the blocks are read from."""
+        """The regions that the blocks and the layer's metadata are read from."""
+        request_id = pages.assign.request_id
         bounds = self._geometry.bounds(pages.assign.prompt_tokens)
-        return Blocks(self._entries[pages.assign.request_id], bounds)
+        metadata = _NOTHING if layer is None else self._metadata[request_id][layer]
+        return Blocks(self._entries[request_id], bounds, metadata)
 
     def payload_of_rows(self, fetch: Fetch) -> Any:
         """For each request, its rows one after the other, [entries of all heads, row_bytes].
@@ -93,9 +111,11 @@ class EmuPrefillNode(TimedPrefillNode):
 
     def release(self, request_id: int) -> None:
         """Give the pages back, wiped, so that a late read would show."""
-        entries = self._entries.pop(request_id, None)
-        if entries is not None:
-            entries[:] = 0
+        for region in (
+            self._entries.pop(request_id, _NOTHING),
+            *self._metadata.pop(request_id, ()),
+        ):
+            region[:] = 0
         super().release(request_id)
 
 
@@ -126,7 +146,10 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
         super().__init__(runtime, experiment, number, links, meter, recorder)
         self.moved = self.moved_geometry()
         """The cache as it is moved."""
-        self.pool = self.make_pool(pool_tokens(experiment))
+        num_tokens = pool_tokens(experiment)
+        self.pool = self.make_pool(num_tokens)
+        self.metadata = self.make_metadata(num_tokens)
+        """Selector metadata by row of the pool, [L, rows, bytes of one token]."""
         self.attending: dict[int, Reply] = {}
         """What is in GPU memory for each layer."""
         self.num_checked_rows = 0
@@ -138,6 +161,11 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
     def make_pool(self, num_tokens: int) -> Pool:
         """Memory for so many tokens."""
         return Pool(self.moved, num_tokens)
+
+    def make_metadata(self, num_tokens: int) -> Bytes:
+        """Memory for the metadata of so many tokens."""
+        size = metadata_token_bytes(self.moved, self.experiment.metadata_ratio)
+        return np.zeros((self.moved.num_layers, num_tokens, size), dtype=np.uint8)
 
     def gather_into(self, layer: int, shape: tuple[int, int]) -> Bytes:
         """GPU memory for a layer's rows, [rows, k, row_bytes]."""
@@ -170,13 +198,19 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
         return opened
 
     def _hold(self, slot: EmuSlot) -> None:
-        """What is held of the prompt is copied within this node, and is local from the start."""
+        """What is held of the prompt is copied within this node, and is local from the start.
+
+        That is whole blocks of entries, but metadata of all tokens that are held.
+        """
         bounds = self.moved.bounds(slot.request.prompt_tokens)
         num_tokens = int(bounds[bounds <= slot.request.held_tokens][-1])
         tokens = np.arange(num_tokens, dtype=np.int64)
+        held = np.arange(slot.request.held_tokens, dtype=np.int64)
         for layer in range(len(slot.status)):
             entries = pattern(self.moved, slot.request.request_id, layer, tokens)
             self.pool.entries[layer, slot.pages[:num_tokens]] = entries
+            metadata = self._right_metadata(slot, layer, held)
+            self.metadata[layer, slot.pages[: len(held)]] = metadata
             slot.status[layer, :num_tokens] = LOCAL
 
     def release(self, slot: int) -> None:
@@ -189,18 +223,41 @@ class EmuDecodeNode(TimedDecodeNode[EmuSlot]):
         self.copy_in(slot, write, blocks)
         if write.parcel.layer is not None:
             self.take_in(slot, blocks)
+            self.check_metadata(slot, write.parcel.layer)
 
     def copy_in(self, slot: EmuSlot, write: Write, blocks: Int) -> None:
         """Copy blocks from the prefill node's region."""
         payload: Blocks = write.payload
         for layer, first, stop in self.ranges(payload.bounds, blocks):
             self.pool.entries[layer, slot.pages[first:stop]] = payload.entries[layer, first:stop]
+        layer_sent = write.parcel.layer
+        if layer_sent is not None:
+            first = max(slot.request.held_tokens, int(payload.bounds[layer_sent, 0]))
+            pages = slot.pages[first : slot.request.prompt_tokens]
+            self.metadata[layer_sent, pages] = payload.metadata[first:]
 
     def take_in(self, slot: EmuSlot, blocks: Int) -> None:
         """The mask WRITE of blocks."""
         bounds = self.moved.bounds(slot.request.prompt_tokens)
         for layer, first, stop in self.ranges(bounds, blocks):
             slot.status[layer, first:stop] = LOCAL
+
+    def check_metadata(self, slot: EmuSlot, layer: int) -> None:
+        """Compare a layer's metadata, which are here, with what the prefill node made."""
+        first = int(self.moved.bounds(slot.request.prompt_tokens)[layer, 0])
+        tokens = np.arange(first, slot.request.prompt_tokens, dtype=np.int64)
+        here = self.metadata[layer, slot.pages[tokens]]
+        wrong = (here != self._right_metadata(slot, layer, tokens)).any(axis=1)
+        if wrong.any():
+            raise RuntimeError(
+                f"request {slot.request.request_id}, layer {layer}: wrong metadata arrived of "
+                f"{np.count_nonzero(wrong)} of {len(tokens)} tokens, first of token "
+                f"{tokens[wrong][0]}"
+            )
+
+    def _right_metadata(self, slot: EmuSlot, layer: int, tokens: Int) -> Bytes:
+        size = self.metadata.shape[2]
+        return metadata_pattern(slot.request.request_id, layer, tokens, size)
 
     def see(self, slot: EmuSlot, blocks: Int) -> None:
         """The mask takes in speculative blocks."""

@@ -4,6 +4,8 @@ Entries lie as [layer, token, KV head, row], so that a block of one layer is one
 contiguous WRITE wherever its tokens are contiguous.
 """
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,6 +35,19 @@ def pattern(
     row = (seed + token + head * np.uint64(524_287)) * _MIX
     byte = np.arange(geometry.row_bytes, dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03)
     return ((row[..., None] ^ byte) * _MIX >> np.uint64(56)).astype(np.uint8)
+
+
+def metadata_token_bytes(geometry: Geometry, metadata_ratio: float) -> int:
+    """Selector metadata of one token in one layer, in whole bytes."""
+    return math.ceil(round(metadata_ratio * geometry.entry_bytes, 6))
+
+
+def metadata_pattern(request_id: int, layer: int, tokens: Int, num_bytes: int) -> Bytes:
+    """Bytes that stand for metadata where no selector computes any, [tokens, num_bytes]."""
+    seed = np.uint64(request_id * 1_000_003 + layer * 8_191 + 3)
+    token = (seed + tokens.astype(np.uint64) * np.uint64(131_071)) * _MIX
+    byte = np.arange(num_bytes, dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03)
+    return ((token[:, None] ^ byte) * _MIX >> np.uint64(56)).astype(np.uint8)
 
 
 class Pool:

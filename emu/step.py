@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -58,6 +59,15 @@ class Reply:
             start = stop
 
 
+class Row(NamedTuple):
+    """What one KV head of a request attends in a layer."""
+
+    slot: EmuSlot
+    head: int
+    tokens: Int  # [k]
+    entries: Bytes  # [k, row_bytes]
+
+
 class EmuStep(TimedStep["EmuSlot"]):
     """An iteration that gathers, splits, receives and checks."""
 
@@ -74,7 +84,7 @@ class EmuStep(TimedStep["EmuSlot"]):
     def remote_rows(self, layer: int) -> list[tuple[int, Rows]]:
         """Expand the draws into an index, look it up in the masks, order remote entries first."""
         num_heads = self._geometry.num_kv_heads
-        index, mask = self._index(layer), self._mask(layer)
+        index, mask = self.index(layer), self._mask(layer)
         padded = np.full((len(index), max(len(row) for row in index)), mask.shape[1] - 1)
         for row, tokens in enumerate(index):
             padded[row, : len(tokens)] = tokens
@@ -99,7 +109,7 @@ class EmuStep(TimedStep["EmuSlot"]):
                 found.append((slot.peer, wanted))
         return found
 
-    def _index(self, layer: int) -> list[Int]:
+    def index(self, layer: int) -> list[Int]:
         """Selected tokens of every row: each head takes its own tokens of a block cut short."""
         rows = []
         for slot, new in zip(self._slots, self._generated, strict=True):
@@ -152,34 +162,37 @@ class EmuStep(TimedStep["EmuSlot"]):
 
     def use_rows(self, layer: int) -> None:
         """Check every attended row against what the prefill node computed."""
-        node = self._node
-        if not node.experiment.policy.selects:
-            self._check_pages(layer)
-            return
-        attending = node.attending.pop(layer, None)
-        if attending is None:  # the first layer of the first step came whole with the handover
-            self._check_pages(layer)
-            return
-        drops = node.experiment.policy.lanes == "none"
-        for at, slot in enumerate(attending.slots):
+        for row in self.attended(layer):
+            self._check(row, layer)
+
+    def attended(self, layer: int) -> Iterator[Row]:
+        """The rows that a layer attends, slot by slot and head by head; the layer is then over.
+
+        Where nothing was selected (nothing ever is, or a layer came whole with the handover), these
+        are all entries there are. Requests that are gone have none.
+        """
+        attending = self._node.attending.pop(layer, None)
+        for slot in self._slots:
             if slot.landings.flushed:
                 continue
-            for head in range(attending.num_heads):
-                row = at * attending.num_heads + head
-                first = int(attending.num_remote[row]) if drops else 0
-                stop = int(attending.num_remote[row] + attending.num_local[row])
-                tokens = attending.index[row, first:stop]
-                self._check(slot, layer, tokens, head, attending.entries[row, first:stop])
+            if attending is not None and slot in attending.slots:
+                yield from self._brought(attending, slot)
+                continue
+            tokens = np.flatnonzero(slot.status[layer] != PADDED)
+            for head in range(self._geometry.num_kv_heads):
+                entries = self._node.pool.entries[layer, slot.pages[tokens], head]
+                yield Row(slot, head, tokens, entries)
 
-    def _check_pages(self, layer: int) -> None:
-        for slot in self._slots:
-            if not slot.landings.flushed:
-                tokens = np.flatnonzero(slot.status[layer] != PADDED)
-                for head in range(self._geometry.num_kv_heads):
-                    entries = self._node.pool.entries[layer, slot.pages[tokens], head]
-                    self._check(slot, layer, tokens, head, entries)
+    def _brought(self, attending: Reply, slot: EmuSlot) -> Iterator[Row]:
+        drops = self._node.experiment.policy.lanes == "none"
+        for head, row in enumerate(attending.rows_of(slot.number)):
+            first = int(attending.num_remote[row]) if drops else 0
+            stop = int(attending.num_remote[row] + attending.num_local[row])
+            tokens = attending.index[row, first:stop]
+            yield Row(slot, head, tokens, attending.entries[row, first:stop])
 
-    def _check(self, slot: EmuSlot, layer: int, tokens: Int, head: int, entries: Bytes) -> None:
+    def _check(self, row: Row, layer: int) -> None:
+        slot, head, tokens, entries = row
         heads = np.full(tokens.shape, head, dtype=np.int64)
         right = pattern(self._geometry, slot.request.request_id, layer, tokens, heads)
         wrong = np.flatnonzero((entries != right).any(axis=-1))

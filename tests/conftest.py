@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -119,3 +120,57 @@ def _ask(experiment: Experiment, given: Sequence[Request]) -> Experiment:
 def ask() -> Callable[[Experiment, Sequence[Request]], Experiment]:
     """The same experiment with these requests for its workload, numbered in order of arrival."""
     return _ask
+
+
+def _llama(num_layers: int, **keys: Any) -> Any:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        num_hidden_layers=num_layers,
+        hidden_size=64,
+        intermediate_size=128,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        vocab_size=97,
+        eos_token_id=None,
+        bos_token_id=None,
+        attn_implementation="eager",
+        **keys,
+    )
+    rng = torch.Generator().manual_seed(3)
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            drawn = torch.randn(weights.shape, generator=rng)
+            weights.copy_(1 + 0.3 * drawn if "norm" in name else drawn * weights.shape[-1] ** -0.5)
+    return model
+
+
+@pytest.fixture(scope="session")
+def llama() -> Callable[..., Any]:
+    """A new tiny random Llama of so many layers, norms drawn too: always the same."""
+    return _llama
+
+
+def _masked(model: Any, ids: Any, mask: Any) -> Any:
+    import torch
+
+    def hide(module: Any, args: Any, named: dict[str, Any]) -> Any:
+        return args, {**named, "attention_mask": mask[None, module.layer_idx]}
+
+    attentions = [layer.self_attn for layer in model.model.layers]
+    hooks = [module.register_forward_pre_hook(hide, with_kwargs=True) for module in attentions]
+    try:
+        with torch.inference_mode():
+            return model(input_ids=ids, use_cache=False).logits[0]
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@pytest.fixture(scope="session")
+def masked() -> Callable[..., Any]:
+    """The library's own eager forward of ids [1, T] under an additive mask [L, H, T, T]: [T, V]."""
+    return _masked

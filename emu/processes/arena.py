@@ -6,7 +6,6 @@ bytes of one token], then buffers for rows that are gathered. A prefill process'
 buffers, its mask being what it writes: every byte says local.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,11 +16,6 @@ from smartgen.kv import LOCAL, Geometry
 from smartgen.kv.geometry import Int
 
 ALIGNMENT = 64
-
-
-def metadata_token_bytes(geometry: Geometry, metadata_ratio: float) -> int:
-    """Metadata of one token in one layer, in whole bytes."""
-    return math.ceil(round(metadata_ratio * geometry.entry_bytes, 6))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import numpy as np
 
 from smartgen.cost.shaper import Posting
 from smartgen.emu.nodes import EmuDecodeNode, EmuSlot, digest, pool_tokens
-from smartgen.emu.pool import Bytes, Pool
-from smartgen.emu.processes.arena import Layout, extents_of, metadata_token_bytes
+from smartgen.emu.pool import Bytes, Pool, metadata_token_bytes
+from smartgen.emu.processes.arena import Layout, extents_of
 from smartgen.emu.processes.arrivals import Arrivals, Coming, Tell
 from smartgen.emu.processes.prefill_node import checksums_of
 from smartgen.emu.processes.receiver import Receiver
@@ -93,7 +93,6 @@ class ProcessDecodeNode(EmuDecodeNode):
         self._buffer_bytes = layout.gather_bytes // num_buffers(experiment, settings)
         super().__init__(runtime, experiment, 0, arrivals, meter, recorder)
         self._written = layout.mask(memory).view(np.int8)
-        self._metadata = layout.metadata(memory)
         gathered = memory[layout.gather_at :][: self._buffer_bytes * BUFFERS]
         self._buffers = np.split(gathered, BUFFERS)
         self._num_gathers = 0
@@ -114,6 +113,10 @@ class ProcessDecodeNode(EmuDecodeNode):
     def make_pool(self, num_tokens: int) -> Pool:
         """The arena's entries."""
         return Pool(self.moved, num_tokens, self._layout.entries(self._memory))
+
+    def make_metadata(self, num_tokens: int) -> Bytes:
+        """The arena's."""
+        return self._layout.metadata(self._memory)
 
     def gather_into(self, layer: int, shape: tuple[int, int]) -> Bytes:
         """One buffer after the other: a layer's rows are attended before its turn comes again."""

@@ -11,7 +11,8 @@ import numpy as np
 
 from smartgen.cost.shaper import Posting
 from smartgen.emu.clock import PacedLoop
-from smartgen.emu.processes.arena import Layout, all_local, metadata_token_bytes
+from smartgen.emu.pool import metadata_token_bytes
+from smartgen.emu.processes.arena import Layout, all_local
 from smartgen.emu.processes.channel import ProcessChannel
 from smartgen.emu.processes.connection import Connection, listening
 from smartgen.emu.processes.decode_node import decode_layout

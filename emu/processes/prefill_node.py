@@ -72,6 +72,11 @@ class ProcessPrefillNode(EmuPrefillNode):
         self._num_rows += assign.prompt_tokens
         return self._all_entries[:, first : self._num_rows]
 
+    def make_metadata(self, assign: Assign) -> Bytes:
+        """The arena's, of the same rows."""
+        first = self._first_rows[assign.request_id]
+        return self._all_metadata[:, first : first + assign.prompt_tokens]
+
     def release(self, request_id: int) -> None:
         """Give the pages back, wiped."""
         if request_id in self._entries and self._digests:

@@ -231,6 +231,8 @@ class DecodeRole:
             return  # a late word on a request that is gone
         match message:
             case Handover() if serving.state == ASSIGNED:
+                assert serving.slot is not None
+                self._node.handed_over(serving.slot, message.first_token)
                 self._front.handed_over(serving.request_id)
                 self._scope.spawn(self._make_ready(serving))
             case Failed():

@@ -200,6 +200,9 @@ class DecodeNode(Protocol):
     def reserve(self, request: Request, peer: int, plan: Plan) -> Awaitable[int]:
         """Wait for room in the pool; returns the slot that pushes are addressed to."""
 
+    def handed_over(self, slot: int, first_token: int) -> None:
+        """The prefill node has made a request's first token."""
+
     def planned(self, slot: int) -> Awaitable[Any]:
         """Wait until every planned block has landed, or the slot is flushed."""
 

@@ -80,6 +80,14 @@ class TokenSpan(NamedTuple):
     last_iteration: int
 
 
+class TokenId(NamedTuple):
+    """Which token a model has made; tokens of a request count from 1."""
+
+    request_id: int
+    token: int
+    token_id: int
+
+
 class IterationRow(NamedTuple):
     """One decoding iteration: its critical path, and what it selected and moved."""
 
@@ -147,6 +155,7 @@ class Recorder:
     wants_acts: bool = False
     requests: dict[int, RequestRow] = field(default_factory=dict)
     spans: list[TokenSpan] = field(default_factory=list)
+    token_ids: list[TokenId] = field(default_factory=list)
     iterations: list[IterationRow] = field(default_factory=list)
     transfers: list[TransferRow] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
@@ -155,12 +164,13 @@ class Recorder:
     @property
     def tokens(self) -> list[TokenRow]:
         """The tokens of all spans, a row each, in the order of their iterations."""
-        rows = []
+        rows, ids = [], ids_of([self])
         for span in self.spans:
             for iteration in range(span.first_iteration, span.last_iteration + 1):
                 token = iteration - span.first_iteration + 2
                 end_s = self.iterations[iteration - 1].end_s
-                rows.append(TokenRow(span.request_id, token, end_s, iteration, None))
+                token_id = ids.get((span.request_id, token))
+                rows.append(TokenRow(span.request_id, token, end_s, iteration, token_id))
         return sorted(rows, key=lambda row: (row.time_s, row.iteration))
 
     def request(self, request_id: int) -> RequestRow:
@@ -181,6 +191,11 @@ class Recorder:
         if self.wants_decisions:
             told = tuple(float(value) for value in values)
             self.decisions.append(Decision(kind, request_id, step, layer, told))
+
+
+def ids_of(recorders: Iterable[Recorder]) -> dict[tuple[int, int], int]:
+    """Which tokens models have made, by request and number; none where no model ran."""
+    return {(row[0], row[1]): row[2] for node in recorders for row in node.token_ids}
 
 
 @dataclass

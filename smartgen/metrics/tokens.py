@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smartgen.metrics.columns import Numbers
-from smartgen.metrics.records import Merged, Recorder
+from smartgen.metrics.records import Merged, Recorder, ids_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,9 +39,19 @@ def token_rows(merged: Merged) -> "pa.Table":
             "time_s": times_s,
             "gap_s": pa.array(np.diff(times_s, prepend=0.0), mask=first),
             "iteration": pa.array(iterations[order], mask=first),
-            "token_id": pa.nulls(len(ids), pa.int64()),
+            "token_id": _token_ids(merged, ids, numbers),
         }
     )
+
+
+def _token_ids(merged: Merged, ids: Counts, numbers: Counts) -> "pa.Array":
+    import pyarrow as pa
+
+    known = ids_of(merged.nodes)
+    if not known:
+        return pa.nulls(len(ids), pa.int64())
+    of = zip(ids.tolist(), numbers.tolist(), strict=True)
+    return pa.array([known.get(token) for token in of], pa.int64())
 
 
 Columns = tuple[Counts, Counts, Numbers, Counts]

@@ -106,6 +106,9 @@ class TimedDecodeNode(Generic[S]):
         self.slots[number] = self.open(books)
         return number
 
+    def handed_over(self, slot: int, first_token: int) -> None:
+        """A request's first token; without a model nobody computes with it."""
+
     def flush(self, slot: int) -> None:
         """End every wait for the slot's planned pushes, and for its next token."""
         self.slots[slot].landings.flush()

@@ -8,7 +8,7 @@ import smartgen.engine.idleness as idleness
 import smartgen.engine.prefill_role as prefill_role
 import smartgen.nodes.channel as channel
 from smartgen.cost.shaper import Shaper
-from smartgen.emu.nodes import EmuDecodeNode
+from smartgen.emu.nodes import EmuDecodeNode, EmuPrefillNode
 from smartgen.emu.virtual import VirtualBackend
 from smartgen.errors import SmartGenError
 from smartgen.kv import LOCAL
@@ -136,6 +136,20 @@ def test_a_row_from_the_wrong_head_is_found(worlds_agree, monkeypatch):
 
     monkeypatch.setattr(EmuDecodeNode, "store_rows", permuted)
     with pytest.raises(RuntimeError, match="attended rows hold wrong bytes"):
+        worlds_agree()
+
+
+def test_metadata_that_arrive_wrong_are_found(worlds_agree, monkeypatch):
+    payload_of_blocks = EmuPrefillNode.payload_of_blocks
+
+    def damaged(node, pages, blocks, layer):
+        payload = payload_of_blocks(node, pages, blocks, layer)
+        metadata = payload.metadata.copy()
+        metadata[-1:, :1] += 1
+        return replace(payload, metadata=metadata)
+
+    monkeypatch.setattr(EmuPrefillNode, "payload_of_blocks", damaged)
+    with pytest.raises(RuntimeError, match="layer 0: wrong metadata arrived of 1 of"):
         worlds_agree()
 
 
