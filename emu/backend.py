@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from smartgen.emu.clock import PacedLoop, run
+from smartgen.emu.namespaces import why_not
 from smartgen.emu.processes.decode import DecodeProcess
 from smartgen.emu.processes.decode_node import decode_layout
 from smartgen.emu.processes.launcher import Launch
@@ -58,6 +59,13 @@ class EmuBackend:
             )
         if settings.peers and cluster.lost_s:
             raise SmartGenError("cluster.lost_s must be [] with emu.peers: kill a peer yourself")
+        why = why_not() if settings.shaping == "tbf" else None
+        if why is not None:
+            raise SmartGenError(f"emu.shaping='tbf' cannot be had: {why}; use emu.shaping=wire")
+        if settings.shaping != "wire" and experiment.network.variation is not None:
+            raise SmartGenError(
+                f"emu.shaping={settings.shaping!r} knows no network.variation; use emu.shaping=wire"
+            )
         layout = decode_layout(experiment, settings)
         prompts = sum(request.prompt_tokens for request in experiment.requests)
         sent = layout.geometry.num_layers * prompts * layout.geometry.entry_bytes

@@ -9,6 +9,7 @@ Names of namespaces tell the owner by process id and start time. What an owner l
 is removed when the next one starts.
 """
 
+import ctypes
 import os
 import re
 import shlex
@@ -57,6 +58,9 @@ BRIDGE = "bridge"
 _HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}")  # IFNAMSIZ is 16 with its zero
 _OWNED_NAME = re.compile(r"smartgen-(?P<pid>\d+)-(?P<started>\d+)-\d+-.+")
 _FOLDER = Path("/run/netns")
+_NEW_NETWORK = 0x40000000
+"""CLONE_NEWNET of sched.h."""
+
 _WAITING = {signal.SIGINT, signal.SIGTERM}
 
 
@@ -114,6 +118,13 @@ def namespaces(rates: Mapping[str, float], burst_s: float = BURST_S) -> Iterator
             if prefix is not None:
                 with _signals_wait():
                     _remove([name for name in _names() if name.startswith(prefix)])
+
+
+def enter(name: str) -> None:
+    """Move this process into a namespace; its connections are made there from now on."""
+    with (_FOLDER / name).open() as namespace:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _NEW_NETWORK):
+            raise OSError(ctypes.get_errno(), f"namespace {name} cannot be entered")
 
 
 def remove_leftovers() -> None:

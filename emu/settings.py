@@ -49,15 +49,28 @@ class Settings:
             count(f"emu.{name}", getattr(self, name))
         for name in ("checksum", "check"):
             truth(f"emu.{name}", getattr(self, name))
+        if not isinstance(self.listen, str) or not self.listen:
+            raise SmartGenError(f"emu.listen={self.listen!r} must be an address, like 127.0.0.1")
+        for peer in self.peers:
+            address_of("emu.peers", peer)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Refuse what does not go with each other."""
         if self.remote_lane == "scatter" and self.max_recv_sge < 2:
             raise SmartGenError(
                 f"emu.remote_lane='scatter' needs emu.max_recv_sge of 2 or more, not "
                 f"{self.max_recv_sge}; use row_writes or staging"
             )
-        if not isinstance(self.listen, str) or not self.listen:
-            raise SmartGenError(f"emu.listen={self.listen!r} must be an address, like 127.0.0.1")
-        for peer in self.peers:
-            address_of("emu.peers", peer)
+        if self.shaping == "tbf" and self.transport != "tcp":
+            raise SmartGenError(
+                f"emu.shaping='tbf' needs emu.transport=tcp, not {self.transport}: memory is not "
+                "shared between hosts"
+            )
+        if self.shaping == "tbf" and self.peers:
+            raise SmartGenError(
+                "emu.shaping='tbf' must be wire or none with emu.peers: their hosts are made before"
+            )
 
     @property
     def limits(self) -> Limits:

@@ -6,11 +6,15 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from smartgen.cluster import links
 from smartgen.emu.clock import PacedLoop, run
+from smartgen.emu.namespaces import Host, enter, namespaces
 from smartgen.emu.processes.decode import DecodeProcess
 from smartgen.emu.processes.prefill import PrefillProcess
 from smartgen.emu.settings import Settings
@@ -30,6 +34,7 @@ class Launch:
         self._context.set_forkserver_preload([__name__])
         self._children: dict[str, Any] = {}
         self._pipes: dict[Connection, str] = {}
+        self._hosts: Mapping[str, Host] = {}
         self._at: tuple[int, float] = (0, 0.0)
         self._kills: list[tuple[float, str]] = []
         self.lost: list[tuple[str, str]] = []
@@ -37,17 +42,20 @@ class Launch:
 
     def run(self, watch: Watch | None) -> Outcome:
         """Start, watch, and bring back what the decoding process brings."""
-        try:
+        with ExitStack() as closing:
+            if self._settings.shaping == "tbf":
+                rates = real_rates(self._experiment, self._settings)
+                self._hosts = closing.enter_context(namespaces(rates))
+            closing.callback(self._end)
             numbers = range(self._experiment.cluster.prefill_nodes)
             for number in numbers:
-                self._start(f"prefill{number}", _prefill, number)
+                host = self._experiment.cluster.host_of(number)
+                self._start(f"prefill{number}", host, _prefill, number)
             addresses = self._addresses(len(numbers))
-            self._start("decode0", _decode, addresses)
+            self._start("decode0", "decode0", _decode, addresses)
             if watch is not None:
                 watch(lambda: self._at)
             return self._watch()
-        finally:
-            self._end()
 
     def kill(self, name: str) -> None:
         """SIGKILL."""
@@ -57,11 +65,15 @@ class Launch:
         """Of a child."""
         return int(self._children[name].pid)
 
-    def _start(self, name: str, main: Callable[..., Any], *told: Any) -> None:
+    def _start(self, name: str, host: str, main: Callable[..., Any], *told: Any) -> None:
         ours, theirs = self._context.Pipe()
+        settings, namespace = self._settings, None
+        if host in self._hosts:
+            namespace = self._hosts[host].namespace
+            settings = replace(settings, listen=self._hosts[host].address)
         child = self._context.Process(
             target=_child,
-            args=(main, theirs, self._experiment, self._settings, *told),
+            args=(namespace, main, theirs, self._experiment, settings, *told),
             name=name,
             daemon=True,
         )
@@ -138,6 +150,14 @@ class Launch:
             pipe.close()
 
 
+def real_rates(experiment: Experiment, settings: Settings) -> dict[str, float]:
+    """Bytes a real second of every host's NIC, as it is emulated."""
+    real = settings.byte_scale * settings.dilation
+    return {
+        host: rate / real for host, rate in links(experiment.network, experiment.cluster).items()
+    }
+
+
 def _death(code: int | None) -> str:
     if code is not None and code < 0:
         return f"signal {-code}, {signal.Signals(-code).name}"
@@ -147,10 +167,12 @@ def _death(code: int | None) -> str:
 # -- in the children
 
 
-def _child(main: Callable[..., Any], pipe: Connection, *told: Any) -> None:
+def _child(namespace: str | None, main: Callable[..., Any], pipe: Connection, *told: Any) -> None:
     """Run a role; whatever ends it is told to the parent, without which nothing goes on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     try:
+        if namespace is not None:
+            enter(namespace)
         run(_watched(main, pipe, *told), PacedLoop)
     except SmartGenError as error:
         pipe.send(("refused", str(error)))

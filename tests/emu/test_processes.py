@@ -1,6 +1,7 @@
 """Roles as processes: the same decisions as simulated, and every byte where it belongs."""
 
 import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,18 @@ def test_nothing_is_left_behind(tiny, processes):
 def _held():
     shared = sorted(str(path) for path in Path("/dev/shm").iterdir() if "smartgen" in path.name)
     return len(list(Path("/proc/self/fd").iterdir())), shared, multiprocessing.active_children()
+
+
+def test_links_may_be_the_kernels(tiny, processes):
+    """Hosts are network namespaces, and token buckets their NICs."""
+    from smartgen.emu.namespaces import why_not
+
+    why = why_not()
+    if why is not None:
+        pytest.skip(f"no network namespaces: {why}")
+    experiment = tiny("network.gbps=0.1", "workload.output_tokens=150")
+    outcome = processes(experiment, shaping="tbf")
+    assert statuses(outcome) == dict.fromkeys(range(4), "finished")
+    assert outcome.emulation["equal_pools"] == 4
+    left = [path for path in Path("/run/netns").glob("smartgen-*") if str(os.getpid()) in path.name]
+    assert left == []
