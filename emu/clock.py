@@ -3,7 +3,7 @@
 Under a JumpLoop nobody waits: when every task waits, time is the next timer's. Virtual times are
 exact floats, so that a run can be compared with a simulation to the last digits. Under a PacedLoop
 the machine's clock has to come that far, too; a timer that goes off late still goes off at its
-nominal time, so that what follows it is not late as well. Why it is so: docs/decisions/0017.
+nominal time, so that what follows it is not late as well (docs/decisions/0017-nominal-time.md).
 """
 
 import asyncio
