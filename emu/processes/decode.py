@@ -267,6 +267,7 @@ class DecodeProcess:
         """Ask everybody for a report; who does not answer is taken to be lost."""
         assert self._runtime is not None
         makespan_s = self._runtime.now
+        behind_s = loop.real_s() - makespan_s
         lateness_s = [np.array(loop.lateness_s)]
         self._finishing = True
         for peer in self._peers:
@@ -282,7 +283,7 @@ class DecodeProcess:
                 lateness_s.append(np.frombuffer(peer.report.lateness_s))
                 equal += same_digests(self._node.digests, peer.report.digests)
         told = facts_of_run(self._settings, np.concatenate(lateness_s), self._arrivals.late_s)
-        told = {**told, "equal_pools": equal}
+        told = {**told, "behind_s": behind_s, "equal_pools": equal}
         return Outcome(recorders, makespan_s, self._meter.busy_s, told)
 
     def _close(self) -> None:
