@@ -80,7 +80,28 @@ AIMS = (
 
 RECORDED = "Recorded by `python benchmarks/transports.py --with nixl,mooncake`."
 NOTES = """
-- TODO
+- First table: medians over the repeats. Second: ratios within a repeat, their median and quartiles;
+  met if the median is.
+- Pushes: 256 MiB from random slots to random slots, at most 64 outstanding. One request has one
+  push, or 16 (`16 together`): a chain of smartgen, a handle of NIXL. What the two columns differ by
+  is the cost of a request. The limits know no requests; Mooncake takes batches of 128 in all of
+  them, since 2,500 are refused.
+- Rows: 16,384 of 512 bytes and 4,096 of 4 KB, from random to random places of a pool of 32 MiB, as
+  one chain. One row: 500 chains of one, each after the other has completed.
+- Memory is touched beforehand, the receiver's is zeroed before each job and compared with what it
+  must be, byte by byte, after it.
+- The plain socket has no headers, since both ends know what comes: sendall and recv_into in place;
+  rows are gathered by numpy.take, sent, received and scattered by one assignment, 256 KB at a time.
+  In shared memory rows are copied as numpy void elements, 256 KB at a time: the fastest found.
+- smartgen, and the plain socket, sleep while they wait. NIXL runs without its progress thread, so
+  that both its ends spin; Mooncake has threads of its own. Processes are not pinned to cores.
+- NIXL's lists of all slots are prepared beforehand; what is timed is make_prepped_xfer by index,
+  the transfer and its completion. Its default transport on one host copies from process to process
+  within the call (CMA). nixl-cu12 1.5.1 is installed without dependencies, which it does not need
+  here. Mooncake is mooncake-transfer-engine-non-cuda 0.3.13.post1, which needs libibverbs.so.1.
+- Not measured by this program: anything but one host over loopback, RDMA, GPU memory, reads,
+  several queue pairs or peers at once, shaped links, asyncio, CPU time, NIXL with a progress
+  thread or more workers, notifications and immediates.
 """
 
 
