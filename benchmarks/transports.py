@@ -349,9 +349,14 @@ def circumstances(load: str, wall_s: float, repeats: int) -> str:
     commit = git("rev-parse", "--short", "HEAD") + (" with changes" if dirty else "")
     return (
         f"Commit {commit}; {os.cpu_count()} cores of {cpu}, Linux {platform.release()}, Python "
-        f"{platform.python_version()}, numpy {np.__version__}; {repeats} repeats, {wall_s:.0f} s in "
-        f"all; load averages before: {load}."
+        f"{platform.python_version()}, numpy {np.__version__}; {repeats} repeats, {wall_s:.0f} s "
+        f"in all; load averages before: {load}, after: {load_averages()}."
     )
+
+
+def load_averages() -> str:
+    """Of 1, 5 and 15 minutes."""
+    return " ".join(f"{of:.2f}" for of in os.getloadavg())
 
 
 def report(results: Results, where: str) -> str:
@@ -374,7 +379,7 @@ def main() -> None:
     wanted = [name for name in told.wanted.split(",") if name]
     if unknown := set(wanted) - set(PACKAGES):
         parser.error(f"--with {','.join(sorted(unknown))}: it can be {', '.join(PACKAGES)}")
-    load = " ".join(f"{of:.2f}" for of in os.getloadavg())
+    load = load_averages()
     start_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         results = measure(told.peers or Path(folder), wanted, told.seconds, told.verbose)
