@@ -117,15 +117,13 @@ class PlainSocket(Quiet):
     """A blocking TCP socket whose two ends know what comes: the limit of tcp.
 
     Pushes: sendall from and recv_into to where they belong. Rows: gathered with numpy.take,
-    sendall, recv_into and scattered by one assignment, as a whole or in parts, see PART_BYTES.
+    sendall, recv_into and scattered by one assignment, a part that fits a core's cache at a time.
     At the end the receiver says one byte.
     """
 
-    PART_BYTES = int(os.environ.get("PART", 256 << 10))
-
     def __init__(self, sends: bool) -> None:
         super().__init__(sends)
-        self.staging = np.ones(self.PART_BYTES, np.uint8)
+        self.staging = np.ones(CACHED_BYTES, np.uint8)
         self.listener = None if sends else socket.create_server(("127.0.0.1", 0))
 
     def hello(self) -> str:
