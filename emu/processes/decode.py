@@ -42,7 +42,7 @@ from smartgen.errors import SmartGenError
 from smartgen.experiment import Experiment, Outcome, Progress
 from smartgen.metrics.records import Recorder
 from smartgen.nodes.meter import Meter
-from smartgen.nodes.roles import make_decode_role, make_router, serve
+from smartgen.nodes.roles import make_decode_role, make_router, serve, warm_up
 
 _OF_THE_ENGINE = get_args(Message)
 _HEAD_START_S = 0.1
@@ -104,6 +104,7 @@ class DecodeProcess:
             closing.callback(device.close)
             closing.callback(self._close)
             arena = device.register(self._layout.num_bytes)
+            warm_up(self._experiment)
             for number, address in enumerate(addresses):
                 self._peers.append(Peer(number, self._hear, self._lose))
                 await self._connect(self._peers[-1], address, device, arena)

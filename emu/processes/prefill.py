@@ -43,7 +43,7 @@ from smartgen.engine.messages import Message, PeerLost
 from smartgen.errors import SmartGenError
 from smartgen.experiment import Experiment
 from smartgen.metrics.records import Recorder
-from smartgen.nodes.roles import make_prefill_role
+from smartgen.nodes.roles import make_prefill_role, warm_up
 from smartgen.nodes.timed_prefill import Write
 
 _OF_THE_ENGINE = get_args(Message)
@@ -79,6 +79,7 @@ class PrefillProcess:
             closing.callback(self._device.close)
             self._arena = self._device.register(self._here.num_bytes)
             all_local(self._here, self._arena.memory)
+            warm_up(self._experiment)
             server = await loop.create_server(lambda: Connection(self._hear, self._lose), *listen)
             closing.callback(server.close)
             told(*listening(server))
