@@ -1,14 +1,17 @@
 """One end of the control stream between two processes: numbered frames, in order, with a pulse."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, get_args
 
 import msgspec
 
 from smartgen.emu.processes.words import MOST_FRAME_BYTES, Frame, Ping, Word, decode, encode
 from smartgen.emu.runtime import EmuRuntime
+from smartgen.emu.settings import Settings
 from smartgen.engine.messages import Message
 
 _OF_THE_ENGINE = get_args(Message)
@@ -33,8 +36,8 @@ class Connection(asyncio.Protocol):
         self._num_sent = self._num_heard = 0
         self._sent_s = 0.0
         self._runtime: EmuRuntime | None = None
-        self._one_way_s = self._deadline_s = 0.0
-        self._heard_s = 0.0
+        self._one_way_s = self._deadline_s = self._beat_s = 0.0
+        self._heard_s = self._said_s = 0.0  # of time.monotonic: this process may be late
         self._due: tuple[deque[tuple[float, Word]], deque[tuple[float, Word]]] = deque(), deque()
         self.over = False
         self._gone = asyncio.Event()
@@ -77,6 +80,7 @@ class Connection(asyncio.Protocol):
         if self._runtime is not None:
             self._sent_s = max(self._sent_s, self._runtime.now)
         self._num_sent += 1
+        self._said_s = time.monotonic()
         self.write(encode(Frame(self._num_sent, self._sent_s, word)))
 
     def write(self, data: bytes) -> None:
@@ -84,9 +88,14 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         self._transport.write(data)
 
-    def pace(self, runtime: EmuRuntime, one_way_s: float, deadline_s: float) -> None:
-        """From now on nominal times count, and silence of so long ends the connection."""
-        self._runtime, self._one_way_s, self._deadline_s = runtime, one_way_s, deadline_s
+    def pace(self, runtime: EmuRuntime, one_way_s: float, deadline_s: float, beat_s: float) -> None:
+        """From now on nominal times count, and silence of so many real seconds ends it.
+
+        beat_s: from one sign of life to the next, nominal seconds.
+        """
+        self._runtime, self._one_way_s = runtime, one_way_s
+        self._deadline_s, self._beat_s = deadline_s, beat_s
+        self._heard_s = time.monotonic()
         self._beat(0.0)
 
     def close(self) -> None:
@@ -98,11 +107,8 @@ class Connection(asyncio.Protocol):
     async def flush(self) -> None:
         """Close, and wait until all that was sent is on its way, if the peer takes it."""
         self.close()
-        if self._transport is not None:
-            try:
-                await asyncio.wait_for(self._gone.wait(), self._deadline_s)
-            except TimeoutError:
-                self._transport.abort()
+        if self._transport is not None and not await within(self._gone, self._deadline_s):
+            self._transport.abort()
 
     def fail(self, reason: str) -> None:
         """End it, and tell why."""
@@ -117,12 +123,12 @@ class Connection(asyncio.Protocol):
         runtime = self._runtime
         if self.over or runtime is None:
             return
-        silence_s = runtime.now - self._heard_s
+        silence_s = time.monotonic() - self._heard_s
         if silence_s > self._deadline_s:
-            self.fail(f"it has said nothing for {silence_s:.3g} s (emu.deadline_s)")
+            self.fail(f"it has said nothing for {silence_s:.3g} real seconds (emu.deadline_s)")
             return
         self.send(Ping())
-        runtime.call_at(runtime.now + self._deadline_s / 4, self._beat)
+        runtime.call_at(runtime.now + self._beat_s, self._beat)
 
     def _take(self, body: bytes) -> None:
         try:
@@ -141,7 +147,9 @@ class Connection(asyncio.Protocol):
         if runtime is None:
             self._hear(self, frame.word)
             return
-        self._heard_s = runtime.now
+        self._heard_s = time.monotonic()
+        if self._heard_s - self._said_s > self._deadline_s / 4:  # timers are late, we are alive
+            self.send(Ping())
         of_engine = isinstance(frame.word, _OF_THE_ENGINE)
         due_s = frame.sent_s + (self._one_way_s if of_engine else 0.0)
         queue = self._due[of_engine]
@@ -156,6 +164,20 @@ class Connection(asyncio.Protocol):
         if not self.over:
             with self._runtime.as_of(due_s):
                 self._hear(self, word)
+
+
+async def within(event: asyncio.Event, real_s: float) -> bool:
+    """Wait for an event; whether it came within so many real seconds. Nominal ones may be late."""
+    give_up_s = time.monotonic() + real_s
+    while not event.is_set() and time.monotonic() < give_up_s:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), 0.01)
+    return event.is_set()
+
+
+def beats(settings: Settings) -> tuple[float, float]:
+    """How long a peer may be silent, in real seconds, and nominal ones between signs of life."""
+    return settings.deadline_s * settings.dilation, settings.deadline_s / 4
 
 
 async def connected(

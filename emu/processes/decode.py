@@ -14,7 +14,7 @@ from smartgen.cluster import links, varying_links
 from smartgen.emu.clock import PacedLoop
 from smartgen.emu.processes.arrivals import Arrivals
 from smartgen.emu.processes.channel import ProcessChannel
-from smartgen.emu.processes.connection import Connection, connected
+from smartgen.emu.processes.connection import Connection, beats, connected, within
 from smartgen.emu.processes.decode_node import ProcessDecodeNode, decode_layout, staging_at
 from smartgen.emu.processes.driver import Driver
 from smartgen.emu.processes.handshake import facts_of, machine
@@ -37,7 +37,7 @@ from smartgen.emu.runtime import EmuRuntime
 from smartgen.emu.settings import Settings
 from smartgen.emu.transports import open_device
 from smartgen.emu.transports.protocol import Device, QueuePair, Region
-from smartgen.engine.messages import Handover, Message, PeerLost
+from smartgen.engine.messages import Failed, Handover, Message, PeerLost
 from smartgen.errors import SmartGenError
 from smartgen.experiment import Experiment, Outcome, Progress
 from smartgen.metrics.records import Recorder
@@ -85,6 +85,7 @@ class DecodeProcess:
         self._router = make_router(experiment)
         self._runtime: EmuRuntime | None = None
         self._finishing = False
+        self._reasons: dict[str, str] = {}
 
     async def run(
         self,
@@ -115,7 +116,7 @@ class DecodeProcess:
             for peer in self._peers:
                 peer.connection.send(Start(epoch_s + peer.offset_s))
                 one_way_s = self._experiment.network.one_way_s
-                peer.connection.pace(self._runtime, one_way_s, settings.deadline_s)
+                peer.connection.pace(self._runtime, one_way_s, *beats(settings))
             started(epoch_s)
             watch(self._progress)
             await self._serve()
@@ -153,7 +154,7 @@ class DecodeProcess:
             ) from error
         self._drive(peer, pairs, arena)
         if welcome.machine != machine():
-            peer.offset_s = await _clock_offset(peer)
+            peer.offset_s = await _clock_offset(peer, timeout_s)
 
     def _drive(self, peer: Peer, pairs: list[QueuePair], arena: Region) -> None:
         number = peer.number
@@ -202,6 +203,7 @@ class DecodeProcess:
             self._settings,
             self._tell,
             self._receivers,
+            self._fail,
         )
 
     # -- the run
@@ -210,7 +212,9 @@ class DecodeProcess:
         experiment, runtime = self._experiment, self._runtime
         assert runtime is not None
         channels = [peer.channel for peer in self._peers]
-        role = make_decode_role(runtime, experiment, self._node, channels, self._router)
+        role = self._role = make_decode_role(
+            runtime, experiment, self._node, channels, self._router
+        )
         for peer in self._peers:
             if peer.gone.is_set():  # before there was anybody to tell
                 peer.channel.deliver(PeerLost(f"prefill{peer.number}"))
@@ -238,8 +242,15 @@ class DecodeProcess:
                 assert self._runtime is not None
                 row.first_token_s = self._runtime.now - self._experiment.network.one_way_s
                 peer.channel.deliver(word)
+            case Failed():
+                self._reasons.setdefault(f"request {word.request_id}", word.reason)
+                peer.channel.deliver(word)
             case _ if isinstance(word, _OF_THE_ENGINE):
                 peer.channel.deliver(word)
+
+    def _fail(self, request_id: int, reason: str) -> None:
+        self._reasons.setdefault(f"request {request_id}", reason)
+        self._role.fail(request_id)
 
     def _broken(self, peer: Peer, status: str) -> None:
         if not (self._finishing or peer.gone.is_set()):
@@ -256,6 +267,7 @@ class DecodeProcess:
         if self._runtime is None or self._finishing:
             return
         self._told_lost(peer.number, reason)
+        self._reasons[f"prefill{peer.number}"] = reason
         dropped = self._arrivals.drop(peer.queue_pairs)
         # who has closed its connection by dying writes nothing any more; others may, where they can
         may_write = self._settings.transport == "shm" and "is gone" not in reason
@@ -274,17 +286,21 @@ class DecodeProcess:
         for peer in self._peers:
             peer.connection.send(Finish())
         recorders, equal = [self._recorder], 0
+        give_up_s = time.monotonic() + self._settings.deadline_s * self._settings.dilation
         for peer in self._peers:
-            try:
-                await asyncio.wait_for(peer.gone.wait(), self._settings.deadline_s)
-            except TimeoutError:
+            if not await within(peer.gone, give_up_s - time.monotonic()):
                 self._told_lost(peer.number, "it does not report")
             if peer.report is not None:
                 recorders.append(msgspec.msgpack.decode(peer.report.recorder, type=Recorder))
                 lateness_s.append(np.frombuffer(peer.report.lateness_s))
                 equal += same_digests(self._node.digests, peer.report.digests)
         told = facts_of_run(self._settings, np.concatenate(lateness_s), self._arrivals.late_s)
-        told = {**told, "behind_s": behind_s, "equal_pools": equal}
+        told = {
+            **told,
+            "behind_s": behind_s,
+            "equal_pools": equal,
+            "failures": self._reasons,
+        }
         return Outcome(recorders, makespan_s, self._meter.busy_s, told)
 
     def _close(self) -> None:
@@ -294,18 +310,20 @@ class DecodeProcess:
                 driver.close()
 
 
-async def _clock_offset(peer: Peer, tries: int = 8) -> float:
+async def _clock_offset(peer: Peer, timeout_s: float, tries: int = 8) -> float:
     """What its clock says more than ours, from the quickest of a few questions."""
     found = []
     for number in range(tries):
         asked_s = time.monotonic()
         peer.connection.send(Ping(number))
-        answer = await peer.answers.get()
+        try:
+            answer = await asyncio.wait_for(peer.answers.get(), timeout_s)
+        except TimeoutError:
+            answer = Refused("it says nothing")
         heard_s = time.monotonic()
-        if isinstance(answer, Pong):
-            found.append((heard_s - asked_s, answer.clock_s - (asked_s + heard_s) / 2))
-    if not found:
-        raise SmartGenError(f"prefill{peer.number} does not say what its clock says")
+        if not isinstance(answer, Pong):
+            raise SmartGenError(f"prefill{peer.number} does not say what its clock says: {answer}")
+        found.append((heard_s - asked_s, answer.clock_s - (asked_s + heard_s) / 2))
     return min(found)[1]
 
 

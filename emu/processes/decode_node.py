@@ -1,6 +1,6 @@
 """A decoding node whose pool, masks and buffers are registered memory that peers write into."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from smartgen.emu.processes.arena import Layout, extents_of
 from smartgen.emu.processes.arrivals import Arrivals, Coming, Tell
 from smartgen.emu.processes.prefill_node import checksums_of
 from smartgen.emu.processes.receiver import Receiver
-from smartgen.emu.processes.words import Address, Corrupt
+from smartgen.emu.processes.words import Address
 from smartgen.emu.runtime import EmuRuntime
 from smartgen.emu.settings import Settings
 from smartgen.emu.step import EmuStep
@@ -73,7 +73,8 @@ class ProcessDecodeNode(EmuDecodeNode):
     """Bytes are in place when they count as landed; the mask is what peers have written.
 
     A lost peer that may still be alive can write into shared memory at any time: what it was told
-    to write to stays in quarantine for good.
+    to write to stays in quarantine for good. failed is told of a request whose bytes are wrong, and
+    why.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class ProcessDecodeNode(EmuDecodeNode):
         settings: Settings,
         tell: Tell,
         receivers: Mapping[int, Receiver],
+        failed: Callable[[int, str], None],
     ) -> None:
         self._layout, self._memory, self._tell = layout, memory, tell
         self._buffer_bytes = layout.gather_bytes // num_buffers(experiment, settings)
@@ -96,13 +98,14 @@ class ProcessDecodeNode(EmuDecodeNode):
         gathered = memory[layout.gather_at :][: self._buffer_bytes * BUFFERS]
         self._buffers = np.split(gathered, BUFFERS)
         self._num_gathers = 0
-        self.receivers = receivers
+        self.receivers, self._failed = receivers, failed
         """By peer, who posts receives for its replies."""
         self.suspects: set[int] = set()
         """Lost peers that may still write."""
         self.digests: dict[int, bytes] = {}
         """Of the prompt of every request that was all here when it ended."""
         self._digests = settings.check
+        self._corrupt: set[int] = set()
 
     # -- memory
 
@@ -145,12 +148,12 @@ class ProcessDecodeNode(EmuDecodeNode):
     def release(self, slot: int) -> None:
         """Give the pages back, unless somebody may still write into them."""
         held = self.slots[slot]
-        if held.complete and self._digests:
+        if held.complete and self._digests and slot not in self._corrupt:
             prompt = held.pages[: held.request.prompt_tokens]
             self.digests[held.request.request_id] = digest(self.pool.entries[:, prompt])
         if held.peer in self.suspects and not held.complete:
-            held.pages = held.pages[:0]
             del self.slots[slot]
+            self._room.lose(held.request.prompt_tokens + held.request.output_tokens)
             return
         super().release(slot)
 
@@ -171,7 +174,8 @@ class ProcessDecodeNode(EmuDecodeNode):
         wrong = np.flatnonzero(told != found)
         if len(wrong):
             reason = f"block {blocks[wrong[0]]} is not what its checksum says"
-            self._tell(slot.peer, Corrupt(slot.request.request_id, reason))
+            self._corrupt.add(slot.number)
+            self._failed(slot.request.request_id, reason)
 
     def take_in(self, slot: EmuSlot, blocks: Int) -> None:
         """Look at what the peer has written into the mask."""

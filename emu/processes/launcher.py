@@ -23,6 +23,8 @@ from smartgen.experiment import Experiment, Outcome, Progress, Watch
 
 _PATIENCE_S = 60.0
 """Real seconds for all processes to come up."""
+_PAUSE_S = 5.0
+"""Real seconds that the decoding process may say nothing, besides deadlines."""
 
 
 class Launch:
@@ -37,8 +39,11 @@ class Launch:
         self._hosts: Mapping[str, Host] = {}
         self._at: tuple[int, float] = (0, 0.0)
         self._kills: list[tuple[float, str]] = []
-        self.lost: list[tuple[str, str]] = []
-        """Prefill nodes that were lost on the way, and why."""
+        self._silence_s = _PATIENCE_S
+        self.lost: list[tuple[str, str, float]] = []
+        """Prefill nodes that were lost on the way, why, and when (of time.monotonic)."""
+        self.killed_s: dict[str, float] = {}
+        """When processes were killed (of time.monotonic)."""
 
     def run(self, watch: Watch | None) -> Outcome:
         """Start, watch, and bring back what the decoding process brings."""
@@ -59,6 +64,7 @@ class Launch:
 
     def kill(self, name: str) -> None:
         """SIGKILL."""
+        self.killed_s[name] = time.monotonic()
         self._children[name].kill()
 
     def pid(self, name: str) -> int:
@@ -97,27 +103,43 @@ class Launch:
         return [found[f"prefill{number}"] for number in range(count)]
 
     def _watch(self) -> Outcome:
+        heard_s = time.monotonic()
         while True:
             now_s = time.monotonic()
+            if now_s - heard_s > self._silence_s:
+                raise SmartGenError(
+                    f"decode0 has said nothing for {now_s - heard_s:.3g} s, "
+                    "though it would twice a second"
+                )
             while self._kills and self._kills[0][0] <= now_s:
                 self.kill(self._kills.pop(0)[1])
-            timeout_s = max(0.0, self._kills[0][0] - now_s) if self._kills else None
-            for pipe in wait(list(self._pipes), timeout=timeout_s):
+            until_s = min([heard_s + self._silence_s, *(at_s for at_s, _ in self._kills[:1])])
+            for pipe in wait(list(self._pipes), timeout=max(0.0, until_s - now_s)):
                 assert isinstance(pipe, Connection)
+                if self._pipes[pipe] == "decode0":
+                    heard_s = time.monotonic()
                 kind, *told = self._said(pipe)
                 if kind == "outcome":
                     outcome: Outcome = told[0]
                     return outcome
-                if kind == "progress":
-                    self._at = told[0], told[1]
-                elif kind == "lost":
-                    self.lost.append((told[0], told[1]))
-                elif kind == "started":
-                    losses = self._experiment.cluster.losses
-                    self._kills = sorted(
-                        (told[0] + at_s * self._settings.dilation, f"prefill{number}")
-                        for number, at_s in losses.items()
-                    )
+                self._note(kind, told)
+
+    def _note(self, kind: str, told: Sequence[Any]) -> None:
+        """What a child says on the way."""
+        settings = self._settings
+        if kind == "progress":
+            self._at = told[0], told[1]
+        elif kind == "lost":
+            self.lost.append((told[0], told[1], told[2]))
+        elif kind == "started":
+            losses = self._experiment.cluster.losses
+            self._kills = sorted(
+                (told[0] + at_s * settings.dilation, f"prefill{number}")
+                for number, at_s in losses.items()
+            )
+            # time 0 is a moment away, and the report at the end may take each peer's deadline
+            peers = self._experiment.cluster.prefill_nodes
+            self._silence_s = _PAUSE_S + (1 + peers) * settings.deadline_s * settings.dilation
 
     def _said(self, pipe: Connection) -> tuple[Any, ...]:
         """What a child says; the decoding process must not die, a prefill process may."""
@@ -132,7 +154,7 @@ class Launch:
             if name == "decode0" or not any(n == "decode0" for n in self._pipes.values()):
                 raise SmartGenError(f"{name} has died ({_death(child.exitcode)})") from None
             return ("died", name)
-        if said[0] == "refused":
+        if said[0] == "refused" and (name == "decode0" or "decode0" not in self._children):
             raise SmartGenError(said[1])
         if said[0] == "fault":
             raise RuntimeError(f"{name}: {said[1]}")
@@ -210,7 +232,7 @@ async def _decode(
     process = DecodeProcess(
         experiment,
         settings,
-        lambda number, reason: pipe.send(("lost", f"prefill{number}", reason)),
+        lambda number, reason: pipe.send(("lost", f"prefill{number}", reason, time.monotonic())),
     )
     outcome = await process.run(addresses, lambda epoch_s: pipe.send(("started", epoch_s)), watch)
     pipe.send(("outcome", outcome))

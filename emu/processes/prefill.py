@@ -14,7 +14,7 @@ from smartgen.emu.clock import PacedLoop
 from smartgen.emu.pool import metadata_token_bytes
 from smartgen.emu.processes.arena import Layout, all_local
 from smartgen.emu.processes.channel import ProcessChannel
-from smartgen.emu.processes.connection import Connection, listening
+from smartgen.emu.processes.connection import Connection, beats, listening
 from smartgen.emu.processes.decode_node import decode_layout
 from smartgen.emu.processes.driver import Driver
 from smartgen.emu.processes.handshake import facts_of, machine, mismatch
@@ -22,7 +22,6 @@ from smartgen.emu.processes.prefill_node import ProcessPrefillNode
 from smartgen.emu.processes.sender import Sender
 from smartgen.emu.processes.words import (
     Address,
-    Corrupt,
     Finish,
     Grant,
     Hello,
@@ -67,9 +66,14 @@ class PrefillProcess:
         self._sender: Sender | None = None
         self._channel: ProcessChannel | None = None
         self._drivers: list[Driver] = []
+        self._connections: list[Connection] = []
+        self._lost: str | None = None
 
     async def run(self, listen: tuple[str, int], told: Callable[[str, int], None]) -> None:
-        """Listen, tell where, and serve one decoding process."""
+        """Listen, tell where, and serve one decoding process to its end.
+
+        SmartGenError if it was lost before.
+        """
         loop = asyncio.get_running_loop()
         assert isinstance(loop, PacedLoop)
         with ExitStack() as closing:
@@ -80,12 +84,12 @@ class PrefillProcess:
             self._arena = self._device.register(self._here.num_bytes)
             all_local(self._here, self._arena.memory)
             warm_up(self._experiment)
-            server = await loop.create_server(lambda: Connection(self._hear, self._lose), *listen)
+            server = await loop.create_server(self._accept, *listen)
+            closing.callback(self._close)
             closing.callback(server.close)
             told(*listening(server))
             epoch_s: float = await self._started
             server.close()
-            closing.callback(self._close)
             loop.pace(epoch_s, self._settings.dilation)
             await self._serve(loop)
 
@@ -107,17 +111,24 @@ class PrefillProcess:
         )
         self._channel = ProcessChannel(self._peer)
         role = make_prefill_role(runtime, experiment, node, [self._channel])
-        self._peer.pace(runtime, experiment.network.one_way_s, self._settings.deadline_s)
+        self._peer.pace(runtime, experiment.network.one_way_s, *beats(self._settings))
         await role.run()
         if not self._peer.over:
             lateness_s = np.array(loop.lateness_s).tobytes()
             recorded = msgspec.msgpack.encode(recorder)
             self._peer.send(Report(recorded, lateness_s, node.digests))
             await self._peer.flush()
+        elif self._lost is not None:
+            raise SmartGenError(f"prefill{self._number}: {self._lost}")
+
+    def _accept(self) -> Connection:
+        """Somebody connects; who, hello will tell."""
+        self._connections.append(Connection(self._hear, self._lose))
+        return self._connections[-1]
 
     def _close(self) -> None:
-        if self._peer is not None:
-            self._peer.close()
+        for connection in self._connections:
+            connection.close()
         for driver in self._drivers:
             driver.close()
 
@@ -144,8 +155,6 @@ class PrefillProcess:
                 self._sender.landed(word.flow_id)
             case Address() if self._node is not None:
                 self._node.address(word.slot, word.extents)
-            case Corrupt() if self._node is not None:
-                self._node.fail(word.request_id, word.reason)
             case Finish() if self._channel is not None:
                 self._channel.deliver(PeerLost("decode0"))
             case Ping() if not self._started.done():
@@ -170,8 +179,12 @@ class PrefillProcess:
     def _connect(self, pairs: list[QueuePair], hello: Hello) -> None:
         settings = self._settings
         assert self._peer is not None
-        for pair, address in zip(pairs, hello.queue_pairs, strict=True):
-            pair.connect(address, settings.deadline_s * settings.dilation)
+        try:
+            for pair, address in zip(pairs, hello.queue_pairs, strict=True):
+                pair.connect(address, settings.deadline_s * settings.dilation)
+        except OSError as error:
+            self._peer.fail(f"its queue pairs cannot be connected: {error}")
+            return
         sender = self._sender = Sender(
             self._device,
             self._arena,
@@ -202,7 +215,8 @@ class PrefillProcess:
     def _lose(self, connection: Connection, reason: str) -> None:
         if connection is not self._peer:
             return  # somebody who did not get in
+        self._lost = f"the decoding process is lost: {reason}"
         if not self._started.done():
-            self._started.set_exception(SmartGenError(f"the decoding process is lost: {reason}"))
+            self._started.set_exception(SmartGenError(f"prefill{self._number}: {self._lost}"))
         elif self._channel is not None:
             self._channel.deliver(PeerLost("decode0"))

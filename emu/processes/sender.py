@@ -216,6 +216,8 @@ class Sender:
         assert pushes is not None
         parts = push.chain().parts(pushes.most_writes)
         for number, part in enumerate(parts, start=1):
+            if flow_id not in self._postings:  # a part before it was refused
+                return
             immediate = flow_id if number == len(parts) else None
             local = Segments(self._arena, part.sources, part.lengths)
             self._push_backlog.add(

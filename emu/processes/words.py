@@ -111,13 +111,6 @@ class Withdrawn(msgspec.Struct, frozen=True, tag=True):
     flow_id: int
 
 
-class Corrupt(msgspec.Struct, frozen=True, tag=True):
-    """Decoding to prefill process: a block of this request is not what its checksum says."""
-
-    request_id: int
-    reason: str
-
-
 class Finish(msgspec.Struct, frozen=True, tag=True):
     """Decoding to prefill process: it is over; report, and go."""
 
@@ -146,7 +139,6 @@ Word: TypeAlias = (
     | Grant
     | Landed
     | Withdrawn
-    | Corrupt
     | Finish
     | Report
 )

@@ -20,6 +20,7 @@ from smartgen.engine.messages import (
 )
 from smartgen.engine.pipeline import Pipeline
 from smartgen.engine.protocols import Channel, DecodeNode, Runtime, Step
+from smartgen.errors import RequestFailed
 from smartgen.metrics.records import Recorder
 from smartgen.policy import Plan, Policy
 from smartgen.workload import Request
@@ -143,6 +144,11 @@ class DecodeRole:
         if request_id in self._serving:  # else it has finished already
             self._drop(self._serving[request_id], "aborted")
 
+    def fail(self, request_id: int) -> None:
+        """What has come for a request is wrong."""
+        if request_id in self._serving:
+            self._drop(self._serving[request_id], "failed")
+
     def no_more(self) -> None:
         """Nothing more will arrive."""
         self._ended = True
@@ -151,7 +157,12 @@ class DecodeRole:
     async def _assign(self, group: Iterable[_Serving]) -> None:
         for serving in group:
             request = serving.request
-            serving.slot = await self._node.reserve(request, serving.peer, serving.plan)
+            try:
+                serving.slot = await self._node.reserve(request, serving.peer, serving.plan)
+            except RequestFailed:  # there can be no room for it any more
+                self._drop(serving, "failed")
+                del self._serving[request.request_id]
+                continue
             if serving.peer in self._lost:
                 self._drop(serving, "failed")
             if serving.state == GONE:  # nobody was told to write here
