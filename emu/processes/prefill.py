@@ -68,6 +68,7 @@ class PrefillProcess:
         self._drivers: list[Driver] = []
         self._connections: list[Connection] = []
         self._lost: str | None = None
+        self._early: list[Word] = []
 
     async def run(self, listen: tuple[str, int], told: Callable[[str, int], None]) -> None:
         """Listen, tell where, and serve one decoding process to its end.
@@ -112,6 +113,7 @@ class PrefillProcess:
         self._channel = ProcessChannel(self._peer)
         role = make_prefill_role(runtime, experiment, node, [self._channel])
         self._peer.pace(runtime, experiment.network.one_way_s, *beats(self._settings))
+        asyncio.get_running_loop().call_soon(self._catch_up)
         await role.run()
         if not self._peer.over:
             lateness_s = np.array(loop.lateness_s).tobytes()
@@ -120,6 +122,13 @@ class PrefillProcess:
             await self._peer.flush()
         elif self._lost is not None:
             raise SmartGenError(f"prefill{self._number}: {self._lost}")
+
+    def _catch_up(self) -> None:
+        """Hear what was said while the run was being made ready."""
+        early, self._early = self._early, []
+        for word in early:
+            assert self._peer is not None
+            self._hear(self._peer, word)
 
     def _accept(self) -> Connection:
         """Somebody connects; who, hello will tell."""
@@ -139,26 +148,36 @@ class PrefillProcess:
             self._greet(connection, word)
         elif connection is not self._peer:
             connection.fail("it has not said hello")
+        elif self._channel is None or self._node is None or self._sender is None:
+            self._hear_before(connection, word)
         elif isinstance(word, _OF_THE_ENGINE):
-            assert self._channel is not None
             self._channel.deliver(word)
         else:
-            self._do(connection, word)
+            self._do(self._channel, self._node, self._sender, word)
 
-    def _do(self, connection: Connection, word: Word) -> None:
+    def _hear_before(self, connection: Connection, word: Word) -> None:
+        """What is said before the run has begun; what belongs to it waits."""
+        if isinstance(word, Start) and self._sender is not None and not self._started.done():
+            self._started.set_result(word.epoch_s)
+        elif isinstance(word, Ping):
+            connection.send(Pong(word.number, time.monotonic()))
+        elif self._started.done():
+            self._early.append(word)
+        else:
+            connection.fail(f"it says {type(word).__name__} before start")
+
+    def _do(
+        self, channel: ProcessChannel, node: ProcessPrefillNode, sender: Sender, word: Word
+    ) -> None:
         match word:
-            case Start():
-                self._started.set_result(word.epoch_s)
-            case Grant() if self._sender is not None:
-                self._sender.granted(word.flow_id)
-            case Landed() if self._sender is not None:
-                self._sender.landed(word.flow_id)
-            case Address() if self._node is not None:
-                self._node.address(word.slot, word.extents)
-            case Finish() if self._channel is not None:
-                self._channel.deliver(PeerLost("decode0"))
-            case Ping() if not self._started.done():
-                connection.send(Pong(word.number, time.monotonic()))
+            case Grant():
+                sender.granted(word.flow_id)
+            case Landed():
+                sender.landed(word.flow_id)
+            case Address():
+                node.address(word.slot, word.extents)
+            case Finish():
+                channel.deliver(PeerLost("decode0"))
 
     def _greet(self, connection: Connection, hello: Hello) -> None:
         """Agree, or say why not."""
