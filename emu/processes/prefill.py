@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import get_args
 
 import msgspec
 import numpy as np
@@ -33,19 +32,18 @@ from smartgen.emu.processes.words import (
     Start,
     Welcome,
     Word,
+    is_of_engine,
 )
 from smartgen.emu.runtime import EmuRuntime
 from smartgen.emu.settings import Settings
 from smartgen.emu.transports import open_device
 from smartgen.emu.transports.protocol import QueuePair
-from smartgen.engine.messages import Message, PeerLost
+from smartgen.engine.messages import PeerLost
 from smartgen.errors import SmartGenError
 from smartgen.experiment import Experiment
 from smartgen.metrics.records import Recorder
 from smartgen.nodes.roles import make_prefill_role, warm_up
 from smartgen.nodes.timed_prefill import Write
-
-_OF_THE_ENGINE = get_args(Message)
 
 
 class PrefillProcess:
@@ -69,6 +67,7 @@ class PrefillProcess:
         self._connections: list[Connection] = []
         self._lost: str | None = None
         self._early: list[Word] = []
+        self._patience: asyncio.TimerHandle | None = None
 
     async def run(self, listen: tuple[str, int], told: Callable[[str, int], None]) -> None:
         """Listen, tell where, and serve one decoding process to its end.
@@ -150,7 +149,7 @@ class PrefillProcess:
             connection.fail("it has not said hello")
         elif self._channel is None or self._node is None or self._sender is None:
             self._hear_before(connection, word)
-        elif isinstance(word, _OF_THE_ENGINE):
+        elif is_of_engine(word):
             self._channel.deliver(word)
         else:
             self._do(self._channel, self._node, self._sender, word)
@@ -158,6 +157,8 @@ class PrefillProcess:
     def _hear_before(self, connection: Connection, word: Word) -> None:
         """What is said before the run has begun; what belongs to it waits."""
         if isinstance(word, Start) and self._sender is not None and not self._started.done():
+            assert self._patience is not None
+            self._patience.cancel()
             self._started.set_result(word.epoch_s)
         elif isinstance(word, Ping):
             connection.send(Pong(word.number, time.monotonic()))
@@ -191,6 +192,9 @@ class PrefillProcess:
             connection.close()
             return
         self._peer = connection
+        patience_s = self._settings.deadline_s * self._settings.dilation
+        loop = asyncio.get_running_loop()
+        self._patience = loop.call_later(patience_s, self._lose_patience)
         pairs = [self._device.queue_pair(dials=False) for _ in range(2)]
         connection.send(Welcome((pairs[0].address, pairs[1].address), machine()))
         asyncio.get_running_loop().call_soon(self._connect, pairs, hello)
@@ -226,6 +230,10 @@ class PrefillProcess:
             self._node.fail(request_id, "its push was refused by the queue pair")
 
     # -- ends
+
+    def _lose_patience(self) -> None:
+        if not self._started.done() and self._peer is not None:
+            self._peer.fail("it said hello and no more")
 
     def _broken(self, status: str) -> None:
         if self._peer is not None:
