@@ -72,7 +72,7 @@ class EmuBackend:
         need_gib = (layout.num_bytes + sent) / 2**30
         if need_gib > settings.memory_gib:
             raise SmartGenError(
-                f"backend=emu would need {need_gib:.1f} GiB for its pools; "
+                f"backend=emu would need {need_gib:.3g} GiB for its pools; "
                 f"emu.memory_gib={settings.memory_gib} allows less: use a smaller model "
                 "or workload (model=tiny workload=tiny), or move fewer bytes (emu.byte_scale=64)"
             )

@@ -16,6 +16,9 @@ from typing import Any
 
 from smartgen.errors import SmartGenError
 
+_LONGEST_WAIT_S = 3600.0
+"""What select takes; whoever waits for longer waits again."""
+
 Ready = list[tuple[selectors.SelectorKey, int]]
 
 
@@ -114,6 +117,7 @@ class PacedLoop(NominalLoop):
         self._dilation = 1.0
         self._epoch_s = time.monotonic()
         self.lateness_s: list[float] = []
+        self._heard = False
 
     def pace(self, epoch_s: float, dilation: float) -> None:
         """Time is 0 at that reading of time.monotonic(); no timer may be waiting."""
@@ -130,7 +134,10 @@ class PacedLoop(NominalLoop):
         self._clock_resolution = -math.inf  # no timer goes off beside anything else
         if self._ready or self._stopping:  # type: ignore[attr-defined]
             return []
-        ready = select(0) or self._sleep(select)
+        # nobody starves: what comes in and timers that are late take turns
+        late = self._heard and self._next_s() <= self.real_s()
+        ready = self._sleep(select) if late else select(0) or self._sleep(select)
+        self._heard = bool(ready)
         if ready:
             # as late as it really is, unless a timer is still to go off before
             self._now_s = max(self._now_s, min(self.real_s(), self._next_s()))
@@ -140,7 +147,7 @@ class PacedLoop(NominalLoop):
         next_s = self._next_s()
         wait_s = (next_s - self.real_s()) * self._dilation
         if wait_s > 0:
-            ready = select(None if wait_s == math.inf else wait_s)
+            ready = select(None if wait_s == math.inf else min(wait_s, _LONGEST_WAIT_S))
             if ready or self.real_s() < next_s:  # or woken by a signal
                 return ready
         self.lateness_s.append(self.real_s() - next_s)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from smartgen.emu.transports.protocol import Limits
-from smartgen.errors import SmartGenError, count, one_of, positive, truth
+from smartgen.errors import SmartGenError, count, one_of, positive, truth, within
 from smartgen.kv import Geometry
 
 TRANSPORTS = ("tcp", "shm")
@@ -43,14 +43,21 @@ class Settings:
         one_of("emu.transport", self.transport, TRANSPORTS)
         one_of("emu.shaping", self.shaping, SHAPINGS)
         one_of("emu.remote_lane", self.remote_lane, ("auto", *LANES))
-        for name in ("dilation", "deadline_s", "memory_gib"):
-            positive(f"emu.{name}", getattr(self, name))
+        positive("emu.memory_gib", self.memory_gib)
+        within("emu.dilation", self.dilation, 1e-3, 1e4)
+        within("emu.deadline_s", self.deadline_s, 1e-2, 1e4)
         for name in ("byte_scale", "max_recv_sge"):
             count(f"emu.{name}", getattr(self, name))
         for name in ("checksum", "check"):
             truth(f"emu.{name}", getattr(self, name))
-        if not isinstance(self.listen, str) or not self.listen:
-            raise SmartGenError(f"emu.listen={self.listen!r} must be an address, like 127.0.0.1")
+        if not isinstance(self.listen, str) or self.listen in ("", "0.0.0.0", "::"):
+            raise SmartGenError(
+                f"emu.listen={self.listen!r} must be an address that peers can dial, like 127.0.0.1"
+            )
+        if isinstance(self.peers, str) or not isinstance(self.peers, Sequence):
+            raise SmartGenError(
+                f"emu.peers={self.peers!r} must be a list of HOST:PORT, like [127.0.0.1:7000]"
+            )
         for peer in self.peers:
             address_of("emu.peers", peer)
         self._check_together()

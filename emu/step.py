@@ -163,7 +163,8 @@ class EmuStep(TimedStep["EmuSlot"]):
     def use_rows(self, layer: int) -> None:
         """Check every attended row against what the prefill node computed."""
         for row in self.attended(layer):
-            self._check(row, layer)
+            if self._node.checks:
+                self._check(row, layer)
 
     def attended(self, layer: int) -> Iterator[Row]:
         """The rows that a layer attends, slot by slot and head by head; the layer is then over.

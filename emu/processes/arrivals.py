@@ -99,7 +99,7 @@ class Arrivals:
         self._fetches: dict[tuple[int, int], int] = {}
         self._early: set[tuple[int, int, bool]] = set()
         self.late_s: list[float] = []
-        """Of every posting that landed later than planned, by how much."""
+        """Of every posting whose bytes really came later than planned, by how much."""
 
     # -- what prefill processes and queue pairs say
 
@@ -200,6 +200,9 @@ class Arrivals:
         posting = self._postings[peer, flow_id]
         coming: Coming = posting.write.payload
         coming.here = True
+        late_s = self._runtime.real_s - posting.flow.end_s
+        if self._shaper is not None and late_s > 0:
+            self.late_s.append(late_s)
         if self._shaper is None or coming.due is not None:  # as late as it really is
             self._runtime.call_at(self._runtime.real_s, lambda _: self._come_late(posting))
 
@@ -212,9 +215,7 @@ class Arrivals:
             posting.landed_pieces, coming.due = posting.flow.pieces, (0, posting.flow.pieces)
             posting.flow.end_s = self._runtime.now
         elif posting.landed:
-            planned_s = posting.flow.end_s
-            posting.flow.end_s = max(planned_s, self._runtime.now - self._one_way_s)
-            self.late_s.append(posting.flow.end_s - planned_s)
+            posting.flow.end_s = max(posting.flow.end_s, self._runtime.now - self._one_way_s)
         if coming.due is not None:
             self._hand_over(posting)
 

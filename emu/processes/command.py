@@ -22,12 +22,7 @@ def run(arguments: Sequence[str], output: Path | None) -> str:
     from smartgen.claims.compose import configs_of
     from smartgen.compose import backend_of, experiment_of
 
-    if output is not None or len(arguments) < 2:
-        raise SmartGenError(
-            "prefill needs its number and an address, then keys and values: "
-            "smartgen prefill 0 127.0.0.1:7000 [KEY=VALUE ...]"
-        )
-    number, address, *overrides = arguments
+    number, address, overrides = _parted(arguments, output)
     host, port = address_of("the address of a prefill process", address)
     [config] = configs_of([["backend=emu", *overrides]])
     experiment, backend = experiment_of(config), backend_of(config)
@@ -50,10 +45,19 @@ def run(arguments: Sequence[str], output: Path | None) -> str:
         sys.stderr.write(f"prefill{number} listens at {at_host}:{at_port}\n")
         sys.stderr.flush()
 
-    try:
-        run_loop(main(), PacedLoop)
-    except OSError as error:
-        raise SmartGenError(
-            f"prefill{number} cannot listen at {address}: {error.strerror}"
-        ) from error
+    run_loop(main(), PacedLoop)
     return f"prefill{number} has served to the end\n"
+
+
+def _parted(arguments: Sequence[str], output: Path | None) -> tuple[str, str, list[str]]:
+    """Number, address, and keys with their values."""
+    if output is not None or len(arguments) < 2:
+        raise SmartGenError(
+            "prefill needs its number and an address, then keys and values: "
+            "smartgen prefill 0 127.0.0.1:7000 [KEY=VALUE ...]"
+        )
+    number, address, *overrides = arguments
+    for override in overrides:
+        if override.startswith(("-", "emu.peers=")):
+            raise SmartGenError(f"prefill takes KEY=VALUE after its address, but not {override}")
+    return number, address, overrides

@@ -100,11 +100,12 @@ class ProcessDecodeNode(EmuDecodeNode):
         self._num_gathers = 0
         self.receivers, self._failed = receivers, failed
         """By peer, who posts receives for its replies."""
+        self._quarantined: set[int] = set()
         self.suspects: set[int] = set()
         """Lost peers that may still write."""
         self.digests: dict[int, bytes] = {}
         """Of the prompt of every request that was all here when it ended."""
-        self._digests = settings.check
+        self.checks = settings.check
         self._corrupt: set[int] = set()
 
     # -- memory
@@ -126,6 +127,8 @@ class ProcessDecodeNode(EmuDecodeNode):
         self._num_gathers += 1
         buffer = self._buffers[self._num_gathers % BUFFERS]
         size = shape[0] * shape[1] * self.moved.row_bytes
+        if self.checks:  # what nobody writes must not be right from last time
+            buffer[:size] = 0xFF
         return buffer[:size].reshape(*shape, self.moved.row_bytes)
 
     def targets(self, entries: Bytes, rows: range) -> bytes:
@@ -148,11 +151,12 @@ class ProcessDecodeNode(EmuDecodeNode):
     def release(self, slot: int) -> None:
         """Give the pages back, unless somebody may still write into them."""
         held = self.slots[slot]
-        if held.complete and self._digests and slot not in self._corrupt:
+        if held.complete and self.checks and slot not in self._corrupt:
             prompt = held.pages[: held.request.prompt_tokens]
-            self.digests[held.request.request_id] = digest(self.pool.entries[:, prompt])
+            self.digests[held.request.request_id] = digest(self.moved, self.pool.entries[:, prompt])
         if held.peer in self.suspects and not held.complete:
             del self.slots[slot]
+            self._quarantined.add(slot)
             self._room.lose(held.request.prompt_tokens + held.request.output_tokens)
             return
         super().release(slot)
@@ -198,7 +202,7 @@ class ProcessDecodeNode(EmuDecodeNode):
 
     def land(self, posting: Posting[Write], first: int, stop: int) -> None:
         """Pieces have arrived; what lands for a slot in quarantine is nobody's."""
-        if all(number in self.slots for number in posting.write.parcel.slots):
+        if self._quarantined.isdisjoint(posting.write.parcel.slots):
             super().land(posting, first, stop)
 
     def step(self) -> ProcessStep:

@@ -1,7 +1,8 @@
 """What two processes must agree on before a byte moves, told by name where they do not."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from smartgen.emu.processes.words import PROTOCOL
@@ -33,15 +34,25 @@ def facts_of(experiment: Experiment, settings: Settings) -> dict[str, str]:
         "bytes of a value": geometry.dtype_bytes,
         "blocks_per_layer": geometry.blocks_per_layer,
         "model.windows": geometry.windows,
-        "policy.name": experiment.policy.name,
-        "selector.name": experiment.selector.name,
-        "cluster.prefill_nodes": experiment.cluster.prefill_nodes,
         **{f"emu.{name}": getattr(settings, name) for name in _SETTINGS},
-        "seed": experiment.seed,
-        "number of requests": len(experiment.requests),
-        "some other key of the experiment": hashlib.sha256(repr(experiment).encode()).hexdigest(),
+        **dict(_flat("", asdict(experiment))),
+        "what the file of profile holds": _hash_of(experiment.profile),
+        "the requests": hashlib.sha256(repr(experiment.requests).encode()).hexdigest(),
     }
     return {name: str(value) for name, value in facts.items()}
+
+
+def _flat(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """Keys of the configuration with their values."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _flat(f"{path}.{name}" if path else str(name), inner)
+    else:
+        yield path, value
+
+
+def _hash_of(path: str | None) -> str:
+    return "" if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def mismatch(protocol: int, theirs: Mapping[str, str], ours: Mapping[str, str]) -> str | None:

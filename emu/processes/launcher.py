@@ -83,7 +83,12 @@ class Launch:
             name=name,
             daemon=True,
         )
-        child.start()
+        # an interruption is for this process, which ends the others
+        waiting = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            child.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, waiting)
         theirs.close()
         self._children[name], self._pipes[ours] = child, name
 

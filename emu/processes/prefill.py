@@ -84,7 +84,7 @@ class PrefillProcess:
             self._arena = self._device.register(self._here.num_bytes)
             all_local(self._here, self._arena.memory)
             warm_up(self._experiment)
-            server = await loop.create_server(self._accept, *listen)
+            server = await self._listen(loop, *listen)
             closing.callback(self._close)
             closing.callback(server.close)
             told(*listening(server))
@@ -92,6 +92,15 @@ class PrefillProcess:
             server.close()
             loop.pace(epoch_s, self._settings.dilation)
             await self._serve(loop)
+
+    async def _listen(self, loop: PacedLoop, host: str, port: int) -> asyncio.Server:
+        try:
+            return await loop.create_server(self._accept, host, port)
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise SmartGenError(
+                f"prefill{self._number} cannot listen at {host}:{port} (emu.listen): {why}"
+            ) from error
 
     async def _serve(self, loop: PacedLoop) -> None:
         experiment, runtime = self._experiment, EmuRuntime()

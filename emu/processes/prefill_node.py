@@ -80,7 +80,7 @@ class ProcessPrefillNode(EmuPrefillNode):
     def release(self, request_id: int) -> None:
         """Give the pages back, wiped."""
         if request_id in self._entries and self._digests:
-            self.digests[request_id] = digest(self._entries[request_id])
+            self.digests[request_id] = digest(self._moved, self._entries[request_id])
         super().release(request_id)
         self._first_rows.pop(request_id, None)
         self._failing.pop(request_id, None)
