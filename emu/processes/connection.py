@@ -21,7 +21,8 @@ class Connection(asyncio.Protocol):
     """Frames come in order, each once: one that is repeated is dropped, a gap ends the connection.
 
     A word is heard as of the nominal time at which it was sent, those of the engine one way later.
-    lost(reason) is called once, whatever ends the connection but close.
+    lost(reason) is called once, whatever ends the connection but close. ended_there: the other side
+    has ended it, or died.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Connection(asyncio.Protocol):
         self._one_way_s = self._deadline_s = self._beat_s = 0.0
         self._heard_s = self._said_s = 0.0  # of time.monotonic: this process may be late
         self._due: tuple[deque[tuple[float, Word]], deque[tuple[float, Word]]] = deque(), deque()
-        self.over = False
+        self.over = self.ended_there = False
         self._gone = asyncio.Event()
 
     # -- asyncio's side
@@ -68,6 +69,7 @@ class Connection(asyncio.Protocol):
         for of_engine in (False, True):
             while self._due[of_engine]:
                 self._arrive(of_engine)
+        self.ended_there = not self.over
         self.fail("its connection is gone" if error is None else f"its connection broke: {error}")
 
     # -- ours
