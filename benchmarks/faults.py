@@ -85,7 +85,7 @@ def measure(fault: Fault, transport: str, experiment: Experiment) -> tuple[str, 
     except SmartGenError as error:
         return f"the run ends: {error}", time.monotonic() - sent_s
     rows = merge(list(outcome.recorders)).requests.values()
-    counts = Counter(row.status for row in rows)
+    counts = Counter(str(row.status) for row in rows)
     [(_, _, lost_s)] = launch.lost
     return ", ".join(f"{counts[s]} {s}" for s in sorted(counts)), lost_s - sent_s
 
@@ -99,9 +99,9 @@ def main() -> None:
         "",
         f"Recorded by `python benchmarks/faults.py`; {platform.machine()}, {os.cpu_count()} CPUs.",
         "",
-        f"Six requests at three prefill processes, a signal {AFTER_S} s after time 0. Real seconds from",
-        "the signal until the decoding process knows (or the parent, if it is that one which dies):",
-        f"median of {TIMES}, and the worst.",
+        f"Six requests at three prefill processes, a signal {AFTER_S} s after time 0. Real",
+        "seconds from the signal until the decoding process knows (or the parent, if it is that one",
+        f"which dies): median of {TIMES}, and the worst.",
         "",
         "| fault | transport | outcome | known after, s | worst, s |",
         "|---|---|---|---|---|",

@@ -25,12 +25,7 @@ class _Selector(selectors.SelectSelector):
     loop: "NominalLoop"
 
     def select(self, timeout: float | None = None) -> Ready:
-        ready = super().select(0)
-        if ready:
-            self.loop.hear()
-        elif timeout != 0:
-            ready = self.loop.idle(super().select)
-        return ready
+        return self.loop.wait(timeout, super().select)
 
 
 class NominalLoop(asyncio.SelectorEventLoop):
@@ -54,11 +49,15 @@ class NominalLoop(asyncio.SelectorEventLoop):
         """Nominal seconds."""
         return self._now_s
 
-    def hear(self) -> None:
-        """Something comes from outside."""
+    def real_s(self) -> float:
+        """How late it really is, in nominal seconds."""
+        return self._now_s
 
-    def idle(self, select: Callable[[float | None], Ready]) -> Ready:
-        """Nothing is ready: wait, or let the next timer go off."""
+    def wait(self, timeout: float | None, select: Callable[[float | None], Ready]) -> Ready:
+        """What is ready; where nothing is, wait, or let the next timer go off.
+
+        timeout is null or positive if no callback is ready, as asyncio tells it.
+        """
         raise NotImplementedError
 
     def _next_s(self) -> float:
@@ -88,8 +87,11 @@ class NominalLoop(asyncio.SelectorEventLoop):
 class JumpLoop(NominalLoop):
     """A loop in virtual time; with nothing left to wait for it says so instead of hanging."""
 
-    def idle(self, select: Callable[[float | None], Ready]) -> Ready:
+    def wait(self, timeout: float | None, select: Callable[[float | None], Ready]) -> Ready:
         """Go to the next timer at once."""
+        ready = select(0)
+        if ready or timeout == 0:
+            return ready
         if self._next_s() == math.inf:
             raise SmartGenError(
                 f"nothing can happen any more at {self._now_s:.6f} s virtual, "
@@ -102,7 +104,9 @@ class JumpLoop(NominalLoop):
 class PacedLoop(NominalLoop):
     """A loop that keeps pace with the machine's clock, dilation real seconds a nominal one.
 
-    lateness_s: of every timer since the pace was set, by how many nominal seconds it was late.
+    One thing happens at a time, with all that it leads to before the next: what has come in from
+    outside, else the earliest timer. lateness_s: of every timer since the pace was set, by how many
+    nominal seconds it was late.
     """
 
     def __init__(self) -> None:
@@ -114,30 +118,33 @@ class PacedLoop(NominalLoop):
     def pace(self, epoch_s: float, dilation: float) -> None:
         """Time is 0 at that reading of time.monotonic(); no timer may be waiting."""
         self._epoch_s, self._dilation = epoch_s, dilation
-        self._now_s, self._clock_resolution = 0.0, math.ulp(0.0)
+        self._now_s = 0.0
         self.lateness_s = []
 
     def real_s(self) -> float:
         """How late it really is, in nominal seconds."""
         return (time.monotonic() - self._epoch_s) / self._dilation
 
-    def hear(self) -> None:
-        """It is as late as it really is, unless a timer is still to go off before."""
-        self._move_to(min(self.real_s(), self._next_s()))
+    def wait(self, timeout: float | None, select: Callable[[float | None], Ready]) -> Ready:
+        """Finish what has begun; else take what is there; else wait for it, or for a timer."""
+        self._clock_resolution = -math.inf  # no timer goes off beside anything else
+        if self._ready or self._stopping:  # type: ignore[attr-defined]
+            return []
+        ready = select(0) or self._sleep(select)
+        if ready:
+            # as late as it really is, unless a timer is still to go off before
+            self._now_s = max(self._now_s, min(self.real_s(), self._next_s()))
+        return ready[:1]
 
-    def idle(self, select: Callable[[float | None], Ready]) -> Ready:
-        """Wait for the next timer, or for something from outside."""
+    def _sleep(self, select: Callable[[float | None], Ready]) -> Ready:
         next_s = self._next_s()
         wait_s = (next_s - self.real_s()) * self._dilation
         if wait_s > 0:
             ready = select(None if wait_s == math.inf else wait_s)
-            if ready:
-                self.hear()
+            if ready or self.real_s() < next_s:  # or woken by a signal
                 return ready
-            if self.real_s() < next_s:  # woken early, or by a signal
-                return []
-        self._jump()
         self.lateness_s.append(self.real_s() - next_s)
+        self._jump()
         return []
 
 

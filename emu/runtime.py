@@ -57,6 +57,11 @@ class EmuRuntime:
         """Seconds since the run's start."""
         return self._loop.time() - self._start_s if self._as_of_s is None else self._as_of_s
 
+    @property
+    def real_s(self) -> float:
+        """How late it really is; the same as now where nobody keeps pace with a clock."""
+        return max(self.now, self._loop.real_s() - self._start_s)
+
     @contextmanager
     def as_of(self, then_s: float) -> Iterator[None]:
         """What is done within is done at that time, though it may be later by now."""

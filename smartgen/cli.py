@@ -52,6 +52,7 @@ selectors:     {selector}
 selection:     {selection}
 workloads:     {workload}
 kinds of plot: ctl bars gaps stalls cdf load rate needs latencies phases map orders importance
+               agreement
 
 Every key and its default: smartgen --cfg job. Results go to results/; the same sweep command
 continues where it was interrupted.
@@ -280,6 +281,7 @@ def _write_summary(runs: "list[Run]", path: Path) -> None:
 def _report(runs: "list[Run]", folder: Path, figures: list[str]) -> None:
     """Print open workloads and the table of runs, and draw figures into a folder."""
     from smartgen.metrics.compare import comparison_table
+    from smartgen.metrics.emulation import emulation_lines
     from smartgen.metrics.labels import labels
     from smartgen.workload.echo import echo_line
 
@@ -288,6 +290,8 @@ def _report(runs: "list[Run]", folder: Path, figures: list[str]) -> None:
         sys.stdout.write(f"workload: {line}\n")
     rows = [(label, run.metrics) for label, run in zip(labels(runs), runs, strict=True)]
     sys.stdout.write(comparison_table(rows) + "\n")
+    for line in emulation_lines([run.metrics for run in runs]):
+        sys.stdout.write(f"{line}\n")
     if figures:
         from smartgen.plot import draw
 

@@ -121,6 +121,7 @@ class SweepCallback(Callback):
             _check_swept(values)
             _check(_first_point(config, values) if is_sweep else config)
             if is_sweep:
+                _keep_apart(config, values)
                 _begin(config, values)
             else:
                 _begin_run(config)
@@ -200,6 +201,14 @@ def _check_swept(values: Mapping[str, Sequence[str]]) -> None:
         if len(set(options)) < len(options):
             twice = next(option for option in options if options.count(option) > 1)
             raise SmartGenError(f"{twice} is asked for twice; every point must be another")
+
+
+def _keep_apart(config: DictConfig, values: Mapping[str, Sequence[str]]) -> None:
+    """Run points of the emulator one at a time, whatever was asked for: they are timed."""
+    backends = {option.partition("=")[2] for option in values.get("backend", ())}
+    backends.add(config.hydra.runtime.choices.get("backend"))
+    if "emu" in backends and "n_jobs" in config.hydra.launcher:
+        config.hydra.launcher.n_jobs = 1
 
 
 def _check_results_dir(config: DictConfig) -> None:

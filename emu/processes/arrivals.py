@@ -200,6 +200,14 @@ class Arrivals:
         posting = self._postings[peer, flow_id]
         coming: Coming = posting.write.payload
         coming.here = True
+        if self._shaper is None or coming.due is not None:  # as late as it really is
+            self._runtime.call_at(self._runtime.real_s, lambda _: self._come_late(posting))
+
+    def _come_late(self, posting: Posting[Write]) -> None:
+        """Its bytes are here only now, or nobody has planned when it should land."""
+        coming: Coming = posting.write.payload
+        if (coming.peer, coming.flow_id) not in self._postings:
+            return  # dropped meanwhile
         if self._shaper is None:
             posting.landed_pieces, coming.due = posting.flow.pieces, (0, posting.flow.pieces)
             posting.flow.end_s = self._runtime.now

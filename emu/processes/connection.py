@@ -20,9 +20,9 @@ _OF_THE_ENGINE = get_args(Message)
 class Connection(asyncio.Protocol):
     """Frames come in order, each once: one that is repeated is dropped, a gap ends the connection.
 
-    A word is heard as of the nominal time at which it was sent, those of the engine one way later.
-    lost(reason) is called once, whatever ends the connection but close. ended_there: the other side
-    has ended it, or died.
+    A word is heard as of the nominal time at which it was sent, though it may be later by now,
+    those of the engine one way later. lost(reason) is called once, whatever ends the connection but
+    close. ended_there: the other side has ended it, or died.
     """
 
     def __init__(
@@ -155,10 +155,7 @@ class Connection(asyncio.Protocol):
         due_s = frame.sent_s + (self._one_way_s if of_engine else 0.0)
         queue = self._due[of_engine]
         queue.append((due_s, frame.word))
-        if len(queue) == 1 and due_s <= runtime.now:
-            self._arrive(of_engine)
-        else:
-            runtime.call_at(due_s, lambda _: self._arrive(of_engine))
+        runtime.call_at(due_s, lambda _: self._arrive(of_engine))
 
     def _arrive(self, of_engine: bool) -> None:
         if not self._due[of_engine]:  # it was heard early, when the connection went

@@ -42,7 +42,7 @@ from smartgen.errors import SmartGenError
 from smartgen.experiment import Experiment, Outcome, Progress
 from smartgen.metrics.records import Recorder
 from smartgen.nodes.meter import Meter
-from smartgen.nodes.roles import make_decode_role, make_router, serve
+from smartgen.nodes.roles import make_decode_role, make_router, serve, warm_up
 
 _OF_THE_ENGINE = get_args(Message)
 _GRACE_S = 0.05
@@ -107,6 +107,7 @@ class DecodeProcess:
             closing.callback(device.close)
             closing.callback(self._close)
             arena = device.register(self._layout.num_bytes)
+            warm_up(self._experiment)
             for number, address in enumerate(addresses):
                 self._peers.append(Peer(number, self._hear, self._lose))
                 await self._connect(self._peers[-1], address, device, arena)
@@ -284,6 +285,7 @@ class DecodeProcess:
         """Ask everybody for a report; who does not answer is taken to be lost."""
         assert self._runtime is not None
         makespan_s = self._runtime.now
+        behind_s = loop.real_s() - makespan_s
         lateness_s = [np.array(loop.lateness_s)]
         self._finishing = True
         for peer in self._peers:
@@ -298,7 +300,12 @@ class DecodeProcess:
                 lateness_s.append(np.frombuffer(peer.report.lateness_s))
                 equal += same_digests(self._node.digests, peer.report.digests)
         told = facts_of_run(self._settings, np.concatenate(lateness_s), self._arrivals.late_s)
-        told = {**told, "equal_pools": equal, "failures": self._reasons}
+        told = {
+            **told,
+            "behind_s": behind_s,
+            "equal_pools": equal,
+            "failures": self._reasons,
+        }
         return Outcome(recorders, makespan_s, self._meter.busy_s, told)
 
     def _close(self) -> None:

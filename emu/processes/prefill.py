@@ -42,7 +42,7 @@ from smartgen.engine.messages import Message, PeerLost
 from smartgen.errors import SmartGenError
 from smartgen.experiment import Experiment
 from smartgen.metrics.records import Recorder
-from smartgen.nodes.roles import make_prefill_role
+from smartgen.nodes.roles import make_prefill_role, warm_up
 from smartgen.nodes.timed_prefill import Write
 
 _OF_THE_ENGINE = get_args(Message)
@@ -83,6 +83,7 @@ class PrefillProcess:
             closing.callback(self._device.close)
             self._arena = self._device.register(self._here.num_bytes)
             all_local(self._here, self._arena.memory)
+            warm_up(self._experiment)
             server = await loop.create_server(self._accept, *listen)
             closing.callback(self._close)
             closing.callback(server.close)

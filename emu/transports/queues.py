@@ -46,6 +46,9 @@ class Posted:
     def next(self, most_segments: int, most_bytes: int) -> slice:
         """The segments to hand over next: as many as fit, but at least one if one is left."""
         first = self.num_done
+        if first + 1 == len(self.ends):
+            self.num_done += 1
+            return slice(first, first + 1)
         begun = int(self.ends[first - 1]) if first else 0
         last = int(np.searchsorted(self.ends, begun + most_bytes, "right"))
         self.num_done = min(max(last, first + 1), first + most_segments, len(self.ends))
@@ -134,7 +137,7 @@ class Queues(ABC):
     ) -> None:
         self._refuse_if_failed()
         local = self._regions.checked(local)
-        ends = np.cumsum(local.lengths)
+        ends = local.lengths if len(local.lengths) == 1 else np.cumsum(local.lengths)
         request = Posted(
             wr_id=wr_id,
             opcode=opcode,

@@ -97,10 +97,12 @@ class ShmQueuePair(Queues):
             return
         self._receive(self._socket)
         self._flush()
-        left = _TURN_BYTES
+        left = look_at = _TURN_BYTES
         while left > 0 and self._unsent and not self._out and not self._waits():
             left -= self._execute(self._unsent[0]) + _REQUEST_BYTES
-            self._receive(self._socket)
+            if self._out or left < look_at - _PIECE_BYTES:  # not for every small request
+                look_at = left
+                self._receive(self._socket)
             self._flush()
         receive_is_missing = bool(self._unsent) and self._needs_receive(self._unsent[0])
         self._lose_patience(receive_is_missing and not self._peer_receives)
@@ -246,8 +248,8 @@ class ShmQueuePair(Queues):
     def _copy(self, request: Posted, target: Shared) -> int:
         """Copy the next part of a chain, and end the request if it was the last."""
         assert self._peer_gate is not None
-        begun = request.num_done
-        if begun == len(request.ends):
+        begun, ends = request.num_done, request.ends
+        if begun == len(ends):
             self._end(request)
             return 0
         if not self._peer_gate.step_in():
@@ -266,7 +268,7 @@ class ShmQueuePair(Queues):
             self._peer_gate.step_out()
         if request.num_done == len(request.ends) and not self._needs_receive(request):
             self._end(request)
-        return int(local.lengths.sum())
+        return int(ends[part.stop - 1] - (ends[begun - 1] if begun else 0))
 
     def _end(self, request: Posted) -> None:
         """All was copied: tell, if the other end is to know."""

@@ -15,13 +15,13 @@ def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
 
     A key that follows from its section's name is left out: runs on two networks differ in
     ``network``, runs on one network at two rates in ``network.gbps``. Runs of two backends differ
-    in ``backend``.
+    in ``backend``, and emulated runs in the keys of ``emu``.
     """
     flat = [_flat(run) for run in runs]
     keys = dict.fromkeys(key for values in flat for key in values)
     found = {}
     for key in keys:
-        name = f"{key.split('.')[0]}.name"
+        name = _name_of(key)
         if key == "policy.name" or not _varies(flat, key, None if key == name else name):
             continue
         found[key.removesuffix(".name")] = [values.get(key) for values in flat]
@@ -38,7 +38,7 @@ def telling(runs: Sequence[Run]) -> list[dict[str, Any]]:
     flat = [_flat(run) for run in runs]
     kept: list[dict[str, Any]] = [{} for _ in runs]
     for key, values in differences(runs).items():
-        name = f"{key.split('.')[0]}.name" if "." in key else ""
+        name = _name_of(key) if "." in key else ""
         alike: dict[str, set[str]] = {}
         for config, value in zip(flat, values, strict=True):
             alike.setdefault(repr(config.get(name)), set()).add(repr(value))
@@ -75,9 +75,21 @@ def _varies(flat: Sequence[Mapping[str, Any]], key: str, name: str | None) -> bo
     return False
 
 
+def what_happens(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration without the keys that change only what is kept or drawn."""
+    return {key: config[key] for key in config if key not in _BESIDE_THE_POINT}
+
+
+def _name_of(key: str) -> str:
+    """The key of the section's name; emu's keys are the emulator's, which backend names."""
+    section = key.split(".")[0]
+    return "backend.name" if section == "emu" else f"{section}.name"
+
+
 def _flat(run: Run) -> dict[str, Any]:
-    kept = {key: run.config[key] for key in run.config if key not in _BESIDE_THE_POINT}
-    return _leaves(kept) | {"backend.name": run.metrics["backend"]}
+    leaves = _leaves(what_happens(run.config)) | {"backend.name": run.metrics["backend"]}
+    # the emulator's settings are emu's
+    return {key: leaves[key] for key in leaves if not key.startswith("backend.settings.")}
 
 
 def _leaves(config: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:

@@ -7,6 +7,7 @@ from types import ModuleType
 from smartgen.errors import SmartGenError, one_of
 from smartgen.metrics.store import Run
 from smartgen.plot import (
+    agreement,
     bars,
     cdf,
     ctl,
@@ -39,6 +40,7 @@ KINDS: Mapping[str, ModuleType] = {
     "map": map,
     "orders": orders,
     "importance": importance,
+    "agreement": agreement,
 }
 """Kinds of chart, each a module with ``draw(runs, path)``.
 

@@ -293,3 +293,14 @@ def test_timeline_writes_beside_the_run_or_where_it_is_told(
     assert told.code == 0 and told.out.endswith("timeline.json.gz (open it at ui.perfetto.dev)\n")
     assert command("timeline", str(folder), "-o", "mine.json.gz").code == 0
     assert (folder / "timeline.json.gz").read_bytes() == (tmp_path / "mine.json.gz").read_bytes()
+
+
+# -- emulated runs
+
+
+def test_an_emulated_run_says_how_real_it_was(
+    command: Command, tiny_run: tuple[str, ...], tmp_path: Path
+) -> None:
+    told = command("backend=emu", *tiny_run, "emu.transport=shm", "workload.output_tokens=2")
+    assert told.code == 0, told.err
+    assert "\nemulated: shm, scatter, 1 s takes 1 s, 1 byte stands for 1; timers late" in told.out

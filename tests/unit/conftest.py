@@ -1,8 +1,10 @@
 """Shared by tests of figures: runs of the tiny model, written and read back."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -85,4 +87,55 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
         for seed in (0, 1, 2, 3)
         for gbps in (0.05, 0.1)
         for name in ("full", "smartgen")
+    ]
+
+
+@pytest.fixture(scope="session")
+def told() -> dict[str, Any]:
+    """What metrics.json says of how a run was emulated."""
+    return {
+        "transport": "tcp",
+        "shaping": "wire",
+        "remote_lane": "scatter",
+        "dilation": 10.0,
+        "byte_scale": 64,
+        "timer_late_s": {"p50": 1e-5, "p99": 7e-4, "max": 0.02},
+        "late_landings": 62,
+        "latest_landing_s": 0.0025,
+        "equal_pools": 3,
+    }
+
+
+@pytest.fixture(scope="session")
+def emulated(told: dict[str, Any]) -> Callable[..., Run]:
+    """A simulated run in another folder, said to have been emulated, and so many times slower."""
+
+    def made(run: Run, folder: Path, slower: float, **how: object) -> Run:
+        ours = told | how
+        settings = {key: ours[key] for key in ("transport", "dilation", "byte_scale")}
+        metrics = json.loads(json.dumps(run.metrics))
+        for name in ("ttft_s", "ttst_s", "tbt_s"):
+            mean = metrics[name]["mean"]
+            metrics[name]["mean"] = None if mean is None else mean * slower
+        metrics["ctl_s"] = [value * slower for value in metrics["ctl_s"]]
+        shutil.copytree(run.folder, folder)
+        text = json.dumps(metrics | {"backend": "emu", "emulation": ours})
+        (folder / "metrics.json").write_text(text)
+        config = run.config | {"backend": {"settings": settings}, "emu": settings}
+        (folder / "config.yaml").write_text(json.dumps(config))
+        return read_run(folder)
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def compared(
+    runs: list[Run], emulated: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory
+) -> list[Run]:
+    """Two schemes, simulated and emulated at two dilations, with repeats."""
+    folder = tmp_path_factory.mktemp("compared")
+    return [*runs] + [
+        emulated(run, folder / f"{i},{dilation},{slower}", slower, dilation=dilation)
+        for i, run in enumerate(runs)
+        for dilation, slower in ((1.0, 1.2), (1.0, 1.3), (10.0, 1.02))
     ]

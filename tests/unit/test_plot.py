@@ -26,11 +26,16 @@ RunOf = Callable[..., Run]
 SWEPT = ("rate", "needs", "latencies")
 """Kinds that need runs that differ in a number."""
 
+SPECIAL = ("map", "agreement")
+"""Kinds that need runs of their own."""
+
 
 @pytest.fixture
-def fit(kind: str, runs: list[Run], sweep: list[Run], mapped: list[Run]) -> list[Run]:
-    """Runs that a kind can draw: some need a swept number and targets, one needs two."""
-    return mapped if kind == "map" else sweep if kind in SWEPT else runs
+def fit(
+    kind: str, runs: list[Run], sweep: list[Run], mapped: list[Run], compared: list[Run]
+) -> list[Run]:
+    """Runs that a kind can draw: some need a swept number and targets, or more."""
+    return {"map": mapped, "agreement": compared}.get(kind, sweep if kind in SWEPT else runs)
 
 
 @pytest.mark.parametrize("kind", plot.KINDS)
@@ -54,7 +59,7 @@ def test_a_figure_of_the_same_runs_is_the_same_file(
         assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in plot.KINDS if kind != "map"])
+@pytest.mark.parametrize("kind", [kind for kind in plot.KINDS if kind not in SPECIAL])
 @pytest.mark.parametrize("output_tokens", [1, 2])
 def test_runs_of_one_or_two_tokens_can_be_drawn(
     kind: str, output_tokens: int, tmp_path: Path, run_of: RunOf
@@ -72,7 +77,7 @@ def test_runs_of_one_or_two_tokens_can_be_drawn(
     assert (tmp_path / "figure.png").stat().st_size > 0
 
 
-@pytest.mark.parametrize("kind", [kind for kind in plot.KINDS if kind != "map"])
+@pytest.mark.parametrize("kind", [kind for kind in plot.KINDS if kind not in SPECIAL])
 def test_a_sweep_over_schemes_and_another_key_can_be_drawn(
     kind: str, sweep: list[Run], tmp_path: Path
 ) -> None:
