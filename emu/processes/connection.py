@@ -5,16 +5,20 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, get_args
+from typing import Any
 
-import msgspec
-
-from smartgen.emu.processes.words import MOST_FRAME_BYTES, Frame, Ping, Word, decode, encode
+from smartgen.emu.processes.words import (
+    MOST_FRAME_BYTES,
+    MOST_HELLO_BYTES,
+    Frame,
+    Ping,
+    Word,
+    decode,
+    encode,
+    is_of_engine,
+)
 from smartgen.emu.runtime import EmuRuntime
 from smartgen.emu.settings import Settings
-from smartgen.engine.messages import Message
-
-_OF_THE_ENGINE = get_args(Message)
 
 
 class Connection(asyncio.Protocol):
@@ -22,7 +26,7 @@ class Connection(asyncio.Protocol):
 
     A word is heard as of the nominal time at which it was sent, though it may be later by now,
     those of the engine one way later. lost(reason) is called once, whatever ends the connection but
-    close. ended_there: the other side has ended it, or died.
+    close.
     """
 
     def __init__(
@@ -37,9 +41,11 @@ class Connection(asyncio.Protocol):
         self._sent_s = 0.0
         self._runtime: EmuRuntime | None = None
         self._one_way_s = self._deadline_s = self._beat_s = 0.0
-        self._heard_s = self._said_s = 0.0  # of time.monotonic: this process may be late
+        self._heard_s = self._said_s = self._beaten_s = 0.0  # time.monotonic
         self._due: tuple[deque[tuple[float, Word]], deque[tuple[float, Word]]] = deque(), deque()
-        self.over = self.ended_there = False
+        self.over = False
+        self.ended = False
+        """Whether the other side has ended it, by closing it or by dying, and nothing else has."""
         self._gone = asyncio.Event()
 
     # -- asyncio's side
@@ -54,7 +60,7 @@ class Connection(asyncio.Protocol):
         self._bytes += data
         while len(self._bytes) >= 4 and not self.over:
             size = int.from_bytes(self._bytes[:4], "big")
-            if size > MOST_FRAME_BYTES:
+            if size > (MOST_HELLO_BYTES if self._runtime is None else MOST_FRAME_BYTES):
                 self.fail(f"it sent a frame of {size} bytes, which is none of ours")
             elif len(self._bytes) < 4 + size:
                 return
@@ -65,11 +71,11 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """It is gone; what came before is heard first, though its time may not have come yet."""
+        self.ended = error is None or isinstance(error, ConnectionError)
         self._gone.set()
         for of_engine in (False, True):
             while self._due[of_engine]:
                 self._arrive(of_engine)
-        self.ended_there = not self.over
         self.fail("its connection is gone" if error is None else f"its connection broke: {error}")
 
     # -- ours
@@ -96,7 +102,7 @@ class Connection(asyncio.Protocol):
         """
         self._runtime, self._one_way_s = runtime, one_way_s
         self._deadline_s, self._beat_s = deadline_s, beat_s
-        self._heard_s = time.monotonic()
+        self._heard_s = self._beaten_s = time.monotonic()
         self._beat(0.0)
 
     def close(self) -> None:
@@ -124,7 +130,11 @@ class Connection(asyncio.Protocol):
         runtime = self._runtime
         if self.over or runtime is None:
             return
-        silence_s = time.monotonic() - self._heard_s
+        now_s, beaten_s = time.monotonic(), self._beaten_s
+        self._beaten_s = now_s
+        if now_s - beaten_s > self._deadline_s:  # it is this process that stood still
+            self._heard_s = now_s
+        silence_s = now_s - self._heard_s
         if silence_s > self._deadline_s:
             self.fail(f"it has said nothing for {silence_s:.3g} real seconds (emu.deadline_s)")
             return
@@ -134,8 +144,8 @@ class Connection(asyncio.Protocol):
     def _take(self, body: bytes) -> None:
         try:
             frame = decode(body)
-        except msgspec.MsgspecError as error:
-            self.fail(f"it sent what is no frame: {error}")
+        except ValueError as error:
+            self.fail(f"it sent {error}")
             return
         if frame.number <= self._num_heard:  # repeated
             return
@@ -151,7 +161,7 @@ class Connection(asyncio.Protocol):
         self._heard_s = time.monotonic()
         if self._heard_s - self._said_s > self._deadline_s / 4:  # timers are late, we are alive
             self.send(Ping())
-        of_engine = isinstance(frame.word, _OF_THE_ENGINE)
+        of_engine = is_of_engine(frame.word)
         due_s = frame.sent_s + (self._one_way_s if of_engine else 0.0)
         queue = self._due[of_engine]
         queue.append((due_s, frame.word))
@@ -189,8 +199,11 @@ async def connected(
     give_up_s = loop.time() + timeout_s
     while True:
         try:
-            _, connection = await loop.create_connection(make, host, port)
-        except OSError as error:
+            dialling = loop.create_connection(make, host, port)
+            _, connection = await asyncio.wait_for(dialling, timeout_s)
+        except TimeoutError:
+            raise ConnectionError(f"{host}:{port} does not answer") from None
+        except (OSError, UnicodeError) as error:
             if loop.time() > give_up_s:
                 raise ConnectionError(f"{host}:{port} does not answer: {error}") from error
             await asyncio.sleep(0.05)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -32,19 +32,19 @@ from smartgen.emu.processes.words import (
     Welcome,
     Withdrawn,
     Word,
+    is_of_engine,
 )
 from smartgen.emu.runtime import EmuRuntime
 from smartgen.emu.settings import Settings
 from smartgen.emu.transports import open_device
 from smartgen.emu.transports.protocol import Device, QueuePair, Region
-from smartgen.engine.messages import Failed, Handover, Message, PeerLost
+from smartgen.engine.messages import Failed, Handover, PeerLost
 from smartgen.errors import SmartGenError
 from smartgen.experiment import Experiment, Outcome, Progress
 from smartgen.metrics.records import Recorder
 from smartgen.nodes.meter import Meter
 from smartgen.nodes.roles import make_decode_role, make_router, serve, warm_up
 
-_OF_THE_ENGINE = get_args(Message)
 _GRACE_S = 0.05
 """Real seconds from the end of a queue pair to that of its connection, if the peer has died."""
 _HEAD_START_S = 0.1
@@ -152,7 +152,8 @@ class DecodeProcess:
         except (ConnectionError, TimeoutError) as error:
             where = f"{address[0]}:{address[1]}"
             raise SmartGenError(
-                f"prefill{peer.number} at {where} cannot be reached within emu.deadline_s: {error}"
+                f"prefill{peer.number} at {where} cannot be reached within emu.deadline_s: "
+                f"{error or 'it does not answer'}"
             ) from error
         self._drive(peer, pairs, arena)
         if welcome.machine != machine():
@@ -247,7 +248,7 @@ class DecodeProcess:
             case Failed():
                 self._reasons.setdefault(f"request {word.request_id}", word.reason)
                 peer.channel.deliver(word)
-            case _ if isinstance(word, _OF_THE_ENGINE):
+            case _ if is_of_engine(word):
                 peer.channel.deliver(word)
 
     def _fail(self, request_id: int, reason: str) -> None:
@@ -275,7 +276,7 @@ class DecodeProcess:
         self._reasons[f"prefill{peer.number}"] = reason
         dropped = self._arrivals.drop(peer.queue_pairs)
         # who has died writes nothing; who ends a connection closes its queue pairs before
-        may_write = self._settings.transport == "shm" and not peer.connection.ended_there
+        may_write = self._settings.transport == "shm" and not peer.connection.ended
         self._node.lost(peer.number, dropped, may_write)
         peer.channel.deliver(PeerLost(f"prefill{peer.number}"))
 

@@ -75,6 +75,8 @@ class Driver:
         """Hand on completions; returns the status that says most of an end, if there is one."""
         ended: str | None = None
         for completion in self._queue_pair.poll():
+            if self._over:
+                break
             if completion.status == Status.SUCCESS:
                 self._done(completion)
             elif ended is None or completion.status != Status.WR_FLUSH_ERR:

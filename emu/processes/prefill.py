@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import get_args
 
 import msgspec
 import numpy as np
@@ -33,19 +32,18 @@ from smartgen.emu.processes.words import (
     Start,
     Welcome,
     Word,
+    is_of_engine,
 )
 from smartgen.emu.runtime import EmuRuntime
 from smartgen.emu.settings import Settings
 from smartgen.emu.transports import open_device
 from smartgen.emu.transports.protocol import QueuePair
-from smartgen.engine.messages import Message, PeerLost
+from smartgen.engine.messages import PeerLost
 from smartgen.errors import SmartGenError
 from smartgen.experiment import Experiment
 from smartgen.metrics.records import Recorder
 from smartgen.nodes.roles import make_prefill_role, warm_up
 from smartgen.nodes.timed_prefill import Write
-
-_OF_THE_ENGINE = get_args(Message)
 
 
 class PrefillProcess:
@@ -68,6 +66,8 @@ class PrefillProcess:
         self._drivers: list[Driver] = []
         self._connections: list[Connection] = []
         self._lost: str | None = None
+        self._early: list[Word] = []
+        self._patience: asyncio.TimerHandle | None = None
 
     async def run(self, listen: tuple[str, int], told: Callable[[str, int], None]) -> None:
         """Listen, tell where, and serve one decoding process to its end.
@@ -112,6 +112,7 @@ class PrefillProcess:
         self._channel = ProcessChannel(self._peer)
         role = make_prefill_role(runtime, experiment, node, [self._channel])
         self._peer.pace(runtime, experiment.network.one_way_s, *beats(self._settings))
+        asyncio.get_running_loop().call_soon(self._catch_up)
         await role.run()
         if not self._peer.over:
             lateness_s = np.array(loop.lateness_s).tobytes()
@@ -120,6 +121,13 @@ class PrefillProcess:
             await self._peer.flush()
         elif self._lost is not None:
             raise SmartGenError(f"prefill{self._number}: {self._lost}")
+
+    def _catch_up(self) -> None:
+        """Hear what was said while the run was being made ready."""
+        early, self._early = self._early, []
+        for word in early:
+            assert self._peer is not None
+            self._hear(self._peer, word)
 
     def _accept(self) -> Connection:
         """Somebody connects; who, hello will tell."""
@@ -139,26 +147,38 @@ class PrefillProcess:
             self._greet(connection, word)
         elif connection is not self._peer:
             connection.fail("it has not said hello")
-        elif isinstance(word, _OF_THE_ENGINE):
-            assert self._channel is not None
+        elif self._channel is None or self._node is None or self._sender is None:
+            self._hear_before(connection, word)
+        elif is_of_engine(word):
             self._channel.deliver(word)
         else:
-            self._do(connection, word)
+            self._do(self._channel, self._node, self._sender, word)
 
-    def _do(self, connection: Connection, word: Word) -> None:
+    def _hear_before(self, connection: Connection, word: Word) -> None:
+        """What is said before the run has begun; what belongs to it waits."""
+        if isinstance(word, Start) and self._sender is not None and not self._started.done():
+            assert self._patience is not None
+            self._patience.cancel()
+            self._started.set_result(word.epoch_s)
+        elif isinstance(word, Ping):
+            connection.send(Pong(word.number, time.monotonic()))
+        elif self._started.done():
+            self._early.append(word)
+        else:
+            connection.fail(f"it says {type(word).__name__} before start")
+
+    def _do(
+        self, channel: ProcessChannel, node: ProcessPrefillNode, sender: Sender, word: Word
+    ) -> None:
         match word:
-            case Start():
-                self._started.set_result(word.epoch_s)
-            case Grant() if self._sender is not None:
-                self._sender.granted(word.flow_id)
-            case Landed() if self._sender is not None:
-                self._sender.landed(word.flow_id)
-            case Address() if self._node is not None:
-                self._node.address(word.slot, word.extents)
-            case Finish() if self._channel is not None:
-                self._channel.deliver(PeerLost("decode0"))
-            case Ping() if not self._started.done():
-                connection.send(Pong(word.number, time.monotonic()))
+            case Grant():
+                sender.granted(word.flow_id)
+            case Landed():
+                sender.landed(word.flow_id)
+            case Address():
+                node.address(word.slot, word.extents)
+            case Finish():
+                channel.deliver(PeerLost("decode0"))
 
     def _greet(self, connection: Connection, hello: Hello) -> None:
         """Agree, or say why not."""
@@ -172,6 +192,9 @@ class PrefillProcess:
             connection.close()
             return
         self._peer = connection
+        patience_s = self._settings.deadline_s * self._settings.dilation
+        loop = asyncio.get_running_loop()
+        self._patience = loop.call_later(patience_s, self._lose_patience)
         pairs = [self._device.queue_pair(dials=False) for _ in range(2)]
         connection.send(Welcome((pairs[0].address, pairs[1].address), machine()))
         asyncio.get_running_loop().call_soon(self._connect, pairs, hello)
@@ -207,6 +230,10 @@ class PrefillProcess:
             self._node.fail(request_id, "its push was refused by the queue pair")
 
     # -- ends
+
+    def _lose_patience(self) -> None:
+        if not self._started.done() and self._peer is not None:
+            self._peer.fail("it said hello and no more")
 
     def _broken(self, status: str) -> None:
         if self._peer is not None:

@@ -1,6 +1,7 @@
 """The decoding process's receiving side for one peer: receives for replies and for immediates."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 
@@ -78,11 +79,15 @@ class Receiver:
     def push_completed(self, completion: Completion) -> None:
         """A push is here; its number came with it."""
         assert self._pushes is not None and completion.immediate is not None
-        self._pushes.receive(0, None)
         self._pushed(completion.immediate)
+        with suppress(PostRefused):  # where it has failed, what follows will say so
+            self._pushes.receive(0, None)
 
     def reply_completed(self, completion: Completion) -> None:
         """A part of a reply is here."""
+        if completion.immediate not in (None, completion.wr_id & 0xFFFFFFFF):
+            self._broken(f"it answers fetch {completion.immediate}, not {completion.wr_id}")
+            return
         self._left[completion.wr_id] -= 1
         if not self._left[completion.wr_id]:
             del self._left[completion.wr_id]

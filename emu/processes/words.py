@@ -4,7 +4,7 @@ A frame is four bytes of length (big endian) and as many of msgpack: its number,
 (nominal seconds) and its body, tagged by its type's name. Nothing that comes in is unpickled.
 """
 
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard, get_args
 
 import msgspec
 
@@ -14,8 +14,10 @@ from smartgen.nodes.report import Parcel
 PROTOCOL = 1
 """Version of frames, words and handshake."""
 
-MOST_FRAME_BYTES = 1 << 26
-"""A longer frame is no frame of ours."""
+MOST_FRAME_BYTES = 1 << 29
+"""A longer frame is none of ours at all: not even a report is so long."""
+MOST_HELLO_BYTES = 1 << 20
+"""A longer frame is none of ours before both ends have agreed."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -152,6 +154,11 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     word: Word
 
 
+def is_of_engine(word: Word) -> TypeGuard[Message]:
+    """Whether it is one of the engine's own messages."""
+    return isinstance(word, get_args(Message))
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 
@@ -163,5 +170,8 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(body: bytes | bytearray | memoryview) -> Frame:
-    """A frame from its bytes without the length; msgspec.ValidationError if it is none."""
-    return _decoder.decode(body)
+    """A frame from its bytes without the length; ValueError if it is none."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"no frame: {error}") from error
