@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from smartgen.emu.processes.words import (
+    MOST_FRAME_BYTES,
     MOST_HELLO_BYTES,
     Frame,
     Ping,
@@ -24,8 +25,8 @@ class Connection(asyncio.Protocol):
     """Frames come in order, each once: one that is repeated is dropped, a gap ends the connection.
 
     A word is heard as of the nominal time at which it was sent, though it may be later by now,
-    those of the engine one way later.
-    lost(reason) is called once, whatever ends the connection but close.
+    those of the engine one way later. lost(reason) is called once, whatever ends the connection but
+    close.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Connection(asyncio.Protocol):
         self._bytes += data
         while len(self._bytes) >= 4 and not self.over:
             size = int.from_bytes(self._bytes[:4], "big")
-            if self._runtime is None and size > MOST_HELLO_BYTES:
+            if size > (MOST_HELLO_BYTES if self._runtime is None else MOST_FRAME_BYTES):
                 self.fail(f"it sent a frame of {size} bytes, which is none of ours")
             elif len(self._bytes) < 4 + size:
                 return
@@ -70,7 +71,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """It is gone; what came before is heard first, though its time may not have come yet."""
-        self.ended = error is None
+        self.ended = error is None or isinstance(error, ConnectionError)
         self._gone.set()
         for of_engine in (False, True):
             while self._due[of_engine]:

@@ -45,6 +45,8 @@ from smartgen.metrics.records import Recorder
 from smartgen.nodes.meter import Meter
 from smartgen.nodes.roles import make_decode_role, make_router, serve, warm_up
 
+_GRACE_S = 0.05
+"""Real seconds from the end of a queue pair to that of its connection, if the peer has died."""
 _HEAD_START_S = 0.1
 """Real seconds from the last handshake to time 0, for the word of it to get around."""
 
@@ -255,7 +257,10 @@ class DecodeProcess:
 
     def _broken(self, peer: Peer, status: str) -> None:
         if not (self._finishing or peer.gone.is_set()):
-            peer.connection.fail(f"its queue pair has failed: {status}")
+            # if it has died its connection says so, too, which is better to know
+            grace_s = _GRACE_S / self._settings.dilation
+            told = f"its queue pair has failed: {status}"
+            asyncio.get_running_loop().call_later(grace_s, peer.connection.fail, told)
 
     def _lose(self, peer: Peer, _: Connection, reason: str) -> None:
         """A peer is gone: nothing that it has posted will land any more."""
@@ -270,7 +275,7 @@ class DecodeProcess:
         self._told_lost(peer.number, reason)
         self._reasons[f"prefill{peer.number}"] = reason
         dropped = self._arrivals.drop(peer.queue_pairs)
-        # who has closed its connection by dying writes nothing any more; others may, where they can
+        # who has died writes nothing; who ends a connection closes its queue pairs before
         may_write = self._settings.transport == "shm" and not peer.connection.ended
         self._node.lost(peer.number, dropped, may_write)
         peer.channel.deliver(PeerLost(f"prefill{peer.number}"))

@@ -40,18 +40,18 @@ class Driver:
         self, wr_id: int, local: Segments, key: int, offsets: Int, immediate: int | None
     ) -> None:
         """Post a chain; PostRefused if it does not fit."""
+        self._due_soon()  # also if it is refused, as by one that has failed
         self._queue_pair.post_writes(wr_id, local, key, offsets, immediate)
-        self._due_soon()
 
     def send(self, wr_id: int, local: Segments) -> None:
         """Post a SEND; PostRefused if it does not fit."""
-        self._queue_pair.post_send(wr_id, local)
         self._due_soon()
+        self._queue_pair.post_send(wr_id, local)
 
     def receive(self, wr_id: int, into: Segments | None) -> None:
         """Post a receive; PostRefused if it does not fit."""
-        self._queue_pair.post_recv(wr_id, into)
         self._due_soon()
+        self._queue_pair.post_recv(wr_id, into)
 
     def turn(self) -> None:
         """Do what can be done now."""

@@ -251,6 +251,8 @@ class PrefillProcess:
     def _lose(self, connection: Connection, reason: str) -> None:
         if connection is not self._peer:
             return  # somebody who did not get in
+        for driver in self._drivers:  # before the connection: who sees it end may rely on that
+            driver.close()
         self._lost = f"the decoding process is lost: {reason}"
         if not self._started.done():
             self._started.set_exception(SmartGenError(f"prefill{self._number}: {self._lost}"))

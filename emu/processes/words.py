@@ -14,6 +14,8 @@ from smartgen.nodes.report import Parcel
 PROTOCOL = 1
 """Version of frames, words and handshake."""
 
+MOST_FRAME_BYTES = 1 << 29
+"""A longer frame is none of ours at all: not even a report is so long."""
 MOST_HELLO_BYTES = 1 << 20
 """A longer frame is none of ours before both ends have agreed."""
 

@@ -253,7 +253,8 @@ class DecodeRole:
                 self._drain(serving)
 
     async def _make_ready(self, serving: _Serving) -> None:
-        assert serving.slot is not None
+        if serving.state != ASSIGNED or serving.slot is None:  # it has ended meanwhile
+            return
         if serving.request.output_tokens == 1:  # the first token was the last
             self._finish(serving)
         elif self._policy.decode_start == "plan":
