@@ -89,7 +89,6 @@ class PrefillProcess:
             closing.callback(server.close)
             told(*listening(server))
             epoch_s: float = await self._started
-            server.close()
             loop.pace(epoch_s, self._settings.dilation)
             await self._serve(loop)
 

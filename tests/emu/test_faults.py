@@ -94,7 +94,7 @@ def test_an_abort_ends_one_request_of_six(tiny, processes, transport, phase):
     assert all(made[i] == 13 for i in range(6) if i != 2) and made.get(2, 0) < 13
     rows = merge(list(outcome.recorders)).requests
     # its prefill node has let go of it before its pages are given back
-    assert rows[2].released_s >= rows[2].prefill_released_s or rows[2].prefill_released_s is None
+    assert rows[2].prefill_released_s is None or rows[2].released_s >= rows[2].prefill_released_s
 
 
 @by_both
@@ -231,5 +231,6 @@ def test_nothing_is_left_of_a_run_that_has_failed(tiny):
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(SmartGenError):
         watched(tiny(*SIX), lambda launch: launch.kill("decode0"))
-    assert multiprocessing.active_children() == []
+    children = [child.name for child in multiprocessing.active_children()]
+    assert not [name for name in children if name.startswith(("prefill", "decode"))]
     assert len(list(Path("/proc/self/fd").iterdir())) == before

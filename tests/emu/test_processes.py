@@ -116,8 +116,10 @@ def test_nothing_is_left_behind(tiny, processes):
 
 
 def _held():
+    children = [child.name for child in multiprocessing.active_children()]
+    roles = [name for name in children if name.startswith(("prefill", "decode"))]
     shared = sorted(str(path) for path in Path("/dev/shm").iterdir() if "smartgen" in path.name)
-    return len(list(Path("/proc/self/fd").iterdir())), shared, multiprocessing.active_children()
+    return len(list(Path("/proc/self/fd").iterdir())), shared, roles
 
 
 def test_links_may_be_the_kernels(tiny, processes):

@@ -26,7 +26,7 @@ def ttst_s(run: Run) -> float | None:
     return mean
 
 
-@pytest.mark.parametrize("kind", [k for k in plot.KINDS if k not in ("map", "needs")])
+@pytest.mark.parametrize("kind", [k for k in plot.KINDS if k not in ("map", "needs", "agreement")])
 def test_a_sweep_over_seeds_can_be_drawn(kind: str, seeded: list[Run], tmp_path: Path) -> None:
     plot.draw(kind, seeded, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 0
