@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from smartgen.emu.clock import PacedLoop, run
 from smartgen.emu.namespaces import why_not
 from smartgen.emu.processes.decode import DecodeProcess
-from smartgen.emu.processes.decode_node import decode_layout
 from smartgen.emu.processes.launcher import Launch
+from smartgen.emu.processes.layouts import decode_layout, prefill_layout
 from smartgen.emu.settings import Settings, address_of
 from smartgen.emu.virtual import check
 from smartgen.errors import SmartGenError
@@ -67,9 +67,7 @@ class EmuBackend:
                 f"emu.shaping={settings.shaping!r} knows no network.variation; use emu.shaping=wire"
             )
         layout = decode_layout(experiment, settings)
-        prompts = sum(request.prompt_tokens for request in experiment.requests)
-        sent = layout.geometry.num_layers * prompts * layout.geometry.entry_bytes
-        need_gib = (layout.num_bytes + sent) / 2**30
+        need_gib = (layout.num_bytes + prefill_layout(experiment, settings).num_bytes) / 2**30
         if need_gib > settings.memory_gib:
             raise SmartGenError(
                 f"backend=emu would need {need_gib:.3g} GiB for its pools; "

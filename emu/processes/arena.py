@@ -6,12 +6,14 @@ bytes of one token], then buffers for rows that are gathered. A prefill process'
 buffers, its mask being what it writes: every byte says local.
 """
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from smartgen.emu.transports.protocol import Memory, Segments
+from smartgen.emu.pool import Bytes
+from smartgen.emu.transports.protocol import Memory
 from smartgen.kv import LOCAL, Geometry
 from smartgen.kv.geometry import Int
 
@@ -190,6 +192,12 @@ def all_local(layout: Layout, memory: Memory) -> None:
     layout.mask(memory)[:] = LOCAL
 
 
-def segments(region: object, chain: Chain) -> Segments:
-    """The local side of a chain."""
-    return Segments(region, chain.sources, chain.lengths)  # type: ignore[arg-type]
+def checksums_of(
+    entries: Bytes, layers: Int, firsts: Int, stops: Int, rows: Int | None = None
+) -> bytes:
+    """CRC-32 of every block's bytes, as uint32; rows says where tokens lie, if not in order."""
+    sums = []
+    for layer, first, stop in zip(layers, firsts, stops, strict=True):
+        block = entries[layer, first:stop] if rows is None else entries[layer, rows[first:stop]]
+        sums.append(zlib.crc32(block.tobytes()))
+    return np.array(sums, dtype=np.uint32).tobytes()

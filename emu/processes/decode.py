@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -15,10 +15,12 @@ from smartgen.emu.clock import PacedLoop
 from smartgen.emu.processes.arrivals import Arrivals
 from smartgen.emu.processes.channel import ProcessChannel
 from smartgen.emu.processes.connection import Connection, beats, connected, within
-from smartgen.emu.processes.decode_node import ProcessDecodeNode, decode_layout, staging_at
+from smartgen.emu.processes.decode_node import ProcessDecodeNode
 from smartgen.emu.processes.driver import Driver
 from smartgen.emu.processes.handshake import facts_of, machine
+from smartgen.emu.processes.layouts import decode_layout, staging_at
 from smartgen.emu.processes.receiver import Receiver
+from smartgen.emu.processes.report import facts_of_run, same_digests
 from smartgen.emu.processes.words import (
     PROTOCOL,
     Doorbell,
@@ -331,31 +333,3 @@ async def _clock_offset(peer: Peer, timeout_s: float, tries: int = 8) -> float:
             raise SmartGenError(f"prefill{peer.number} does not say what its clock says: {answer}")
         found.append((heard_s - asked_s, answer.clock_s - (asked_s + heard_s) / 2))
     return min(found)[1]
-
-
-def same_digests(here: Mapping[int, bytes], there: Mapping[int, bytes]) -> int:
-    """How many requests were the same at both ends; RuntimeError if one was not."""
-    both = here.keys() & there.keys()
-    for request_id in both:
-        if here[request_id] != there[request_id]:
-            raise RuntimeError(f"request {request_id} is not in the pool what was sent")
-    return len(both)
-
-
-def facts_of_run(
-    settings: Settings, lateness_s: np.ndarray[Any, np.dtype[np.float64]], late_s: Sequence[float]
-) -> Mapping[str, Any]:
-    """How it was emulated, and how well the machine kept up, in nominal seconds."""
-    some = lateness_s if len(lateness_s) else np.zeros(1)
-    p50, p99 = np.percentile(some, [50, 99])
-    return {
-        "transport": settings.transport,
-        "shaping": settings.shaping,
-        "remote_lane": settings.lane,
-        "max_recv_sge": settings.max_recv_sge,
-        "dilation": settings.dilation,
-        "byte_scale": settings.byte_scale,
-        "timer_late_s": {"p50": float(p50), "p99": float(p99), "max": float(some.max())},
-        "late_landings": len([s for s in late_s if s > 0]),
-        "latest_landing_s": max(late_s, default=0.0),
-    }

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from smartgen.cost.shaper import Posting
-from smartgen.emu.nodes import EmuDecodeNode, EmuSlot, digest, pool_tokens
-from smartgen.emu.pool import Bytes, Pool, metadata_token_bytes
-from smartgen.emu.processes.arena import Layout, extents_of
+from smartgen.emu.nodes import EmuDecodeNode, EmuSlot, digest
+from smartgen.emu.pool import Bytes, Pool
+from smartgen.emu.processes.arena import Layout, checksums_of, extents_of
 from smartgen.emu.processes.arrivals import Arrivals, Coming, Tell
-from smartgen.emu.processes.prefill_node import checksums_of
+from smartgen.emu.processes.layouts import BUFFERS, num_buffers
 from smartgen.emu.processes.receiver import Receiver
 from smartgen.emu.processes.words import Address
 from smartgen.emu.runtime import EmuRuntime
@@ -25,34 +25,6 @@ from smartgen.nodes.slot import Slot
 from smartgen.nodes.timed_prefill import Write
 from smartgen.policy import Plan
 from smartgen.workload import Request
-
-BUFFERS = 3
-"""Layers whose rows are in GPU memory at a time: one attended, one filled, one to spare."""
-
-
-def num_buffers(experiment: Experiment, settings: Settings) -> int:
-    """Buffers for gathered rows: those, and one to stage the replies of each peer, if need be."""
-    return BUFFERS + (experiment.cluster.prefill_nodes if settings.lane == "staging" else 0)
-
-
-def decode_layout(experiment: Experiment, settings: Settings) -> Layout:
-    """The decoding process's arena."""
-    moved = settings.moved(experiment.geometry)
-    longest = max(r.prompt_tokens + r.output_tokens for r in experiment.requests)
-    batch = experiment.cluster.decode_batch or len(experiment.requests)
-    buffer = batch * moved.num_kv_heads * (longest + 1) * moved.row_bytes
-    return Layout(
-        moved,
-        pool_tokens(experiment),
-        metadata_token_bytes(moved, experiment.metadata_ratio),
-        num_buffers(experiment, settings) * buffer if experiment.policy.selects else 0,
-    )
-
-
-def staging_at(layout: Layout, experiment: Experiment, settings: Settings, peer: int) -> int:
-    """Where a peer's staged replies begin in the arena."""
-    buffer = layout.gather_bytes // num_buffers(experiment, settings)
-    return layout.gather_at + (BUFFERS + peer) * buffer
 
 
 class ProcessStep(EmuStep):

@@ -10,13 +10,12 @@ import numpy as np
 
 from smartgen.cost.shaper import Posting
 from smartgen.emu.clock import PacedLoop
-from smartgen.emu.pool import metadata_token_bytes
-from smartgen.emu.processes.arena import Layout, all_local
+from smartgen.emu.processes.arena import all_local
 from smartgen.emu.processes.channel import ProcessChannel
 from smartgen.emu.processes.connection import Connection, beats, listening
-from smartgen.emu.processes.decode_node import decode_layout
 from smartgen.emu.processes.driver import Driver
 from smartgen.emu.processes.handshake import facts_of, machine, mismatch
+from smartgen.emu.processes.layouts import decode_layout, prefill_layout
 from smartgen.emu.processes.prefill_node import ProcessPrefillNode
 from smartgen.emu.processes.sender import Sender
 from smartgen.emu.processes.words import (
@@ -53,11 +52,7 @@ class PrefillProcess:
         self._experiment, self._settings, self._number = experiment, settings, number
         self._facts = facts_of(experiment, settings)
         self._there = decode_layout(experiment, settings)
-        self._here = Layout(
-            self._there.geometry,
-            sum(request.prompt_tokens for request in experiment.requests),
-            metadata_token_bytes(self._there.geometry, experiment.metadata_ratio),
-        )
+        self._here = prefill_layout(experiment, settings)
         self._peer: Connection | None = None
         self._started = asyncio.get_running_loop().create_future()
         self._node: ProcessPrefillNode | None = None

@@ -1,6 +1,5 @@
 """A prefill node whose pages are registered memory, and whose postings leave the process."""
 
-import zlib
 from collections.abc import Sequence
 from functools import partial
 
@@ -9,8 +8,8 @@ import numpy as np
 from smartgen.cost.shaper import Posting
 from smartgen.emu.nodes import EmuPrefillNode, digest
 from smartgen.emu.pool import Bytes
-from smartgen.emu.processes.arena import Chain, Layout, Road, join, rows_of
-from smartgen.emu.processes.sender import Push, Reply, Sender, reply_of
+from smartgen.emu.processes.arena import Chain, Layout, Road, checksums_of, join, rows_of
+from smartgen.emu.processes.sender import Answer, Push, Sender, answer_to
 from smartgen.emu.runtime import EmuRuntime
 from smartgen.emu.settings import Settings
 from smartgen.emu.transports.protocol import Memory
@@ -130,20 +129,9 @@ class ProcessPrefillNode(EmuPrefillNode):
         first = max(assign.held_tokens, int(self._moved.bounds(assign.prompt_tokens)[layer, 0]))
         return join(chain, road.metadata(layer, first, assign.prompt_tokens))
 
-    def payload_of_rows(self, fetch: Fetch) -> Reply:
+    def payload_of_rows(self, fetch: Fetch) -> Answer:
         """Rows one after the other, and where they go."""
-        return reply_of(fetch, super().payload_of_rows(fetch), self._moved.row_bytes)
-
-
-def checksums_of(
-    entries: Bytes, layers: Int, firsts: Int, stops: Int, rows: Int | None = None
-) -> bytes:
-    """CRC-32 of every block's bytes, as uint32; rows says where tokens lie, if not in order."""
-    sums = []
-    for layer, first, stop in zip(layers, firsts, stops, strict=True):
-        block = entries[layer, first:stop] if rows is None else entries[layer, rows[first:stop]]
-        sums.append(zlib.crc32(block.tobytes()))
-    return np.array(sums, dtype=np.uint32).tobytes()
+        return answer_to(fetch, super().payload_of_rows(fetch), self._moved.row_bytes)
 
 
 def _nothing(posting: Posting[Write], first: int, stop: int) -> None:

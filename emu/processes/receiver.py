@@ -6,7 +6,7 @@ from contextlib import suppress
 import numpy as np
 
 from smartgen.emu.processes.driver import Driver
-from smartgen.emu.processes.sender import grouped
+from smartgen.emu.processes.sender import grouped, places_of
 from smartgen.emu.transports.protocol import (
     Completion,
     Memory,
@@ -52,9 +52,8 @@ class Receiver:
         """Prepare to receive the rows of a fetch."""
         replies = self._replies
         assert replies is not None
-        lengths = np.concatenate([np.array(r.lengths, dtype=np.int64) for r in fetch.rows])
-        targets = np.concatenate([np.frombuffer(r.targets, dtype=np.int64) for r in fetch.rows])
-        rows = Segments(self._arena, targets[lengths > 0], lengths[lengths > 0] * row_bytes)
+        lengths, targets = places_of(fetch, row_bytes)
+        rows = Segments(self._arena, targets, lengths)
         into: list[Segments | None]
         if self._lane == "scatter":
             into = list(grouped(rows, "scatter", replies.sges, 0))

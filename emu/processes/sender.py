@@ -27,7 +27,7 @@ class Push:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reply:
+class Answer:
     """What a reply moves: rows one after the other, and where they go at the peer."""
 
     rows: Bytes  # [entries of all heads, row_bytes]
@@ -35,12 +35,16 @@ class Reply:
     targets: Int  # where each begins in the peer's arena
 
 
-def reply_of(fetch: Fetch, gathered: Sequence[Bytes], row_bytes: int) -> Reply:
-    """The reply to a fetch, without what is empty."""
+def places_of(fetch: Fetch, row_bytes: int) -> tuple[Int, Int]:
+    """Bytes of every row of a fetch, and where it goes at the decoding node; none that is empty."""
     lengths = np.concatenate([np.array(rows.lengths, dtype=np.int64) for rows in fetch.rows])
     targets = np.concatenate([np.frombuffer(rows.targets, dtype=np.int64) for rows in fetch.rows])
-    full = lengths > 0
-    return Reply(np.concatenate(gathered), lengths[full] * row_bytes, targets[full])
+    return lengths[lengths > 0] * row_bytes, targets[lengths > 0]
+
+
+def answer_to(fetch: Fetch, gathered: Sequence[Bytes], row_bytes: int) -> Answer:
+    """The reply to a fetch."""
+    return Answer(np.concatenate(gathered), *places_of(fetch, row_bytes))
 
 
 class Scratch:
@@ -178,7 +182,7 @@ class Sender:
         payload = posting.write.payload
         if isinstance(payload, Push):
             self._send_push(flow_id, payload)
-        elif isinstance(payload, Reply):
+        elif isinstance(payload, Answer):
             self._send_reply(flow_id, payload, posting.write.fetch_id or 0)
 
     def landed(self, flow_id: int) -> None:
@@ -227,7 +231,7 @@ class Sender:
                 ),
             )
 
-    def _send_reply(self, flow_id: int, reply: Reply, fetch_id: int) -> None:
+    def _send_reply(self, flow_id: int, reply: Answer, fetch_id: int) -> None:
         replies = self._replies
         assert replies is not None
         region = self._scratch.take(reply.rows.size)

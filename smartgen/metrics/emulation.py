@@ -79,10 +79,12 @@ def emulation_lines(all_metrics: Sequence[Metrics]) -> list[str]:
 
 
 def _how(told: Mapping[str, Any]) -> str:
+    scale = told["byte_scale"]
+    bytes_moved = "every byte moved" if scale == 1 else f"1 byte stands for {scale}"
     shaped = "" if told["shaping"] == "wire" else f", shaping={told['shaping']}"
     return (
         f"{told['transport']}, {told['remote_lane']}{shaped}, 1 s takes {told['dilation']:g} s, "
-        f"1 byte stands for {told['byte_scale']}"
+        f"{bytes_moved}"
     )
 
 
@@ -95,4 +97,7 @@ def _kept_up(alike: Sequence[Mapping[str, Any]]) -> str:
         latest_ms = max(told["latest_landing_s"] for told in alike) * 1e3
         text += f", {landings} transfers landed late, by {latest_ms:.2f} ms at most"
     equal = sum(told.get("equal_pools", 0) for told in alike)
-    return f"{text}; {equal} whole pools equal at both ends" if equal else text
+    if equal:
+        text += f"; {equal} whole pools equal at both ends"
+    failures = {what: why for told in alike for what, why in told.get("failures", {}).items()}
+    return "; ".join([text, *(f"{what} failed: {why}" for what, why in failures.items())])

@@ -303,4 +303,4 @@ def test_an_emulated_run_says_how_real_it_was(
 ) -> None:
     told = command("backend=emu", *tiny_run, "emu.transport=shm", "workload.output_tokens=2")
     assert told.code == 0, told.err
-    assert "\nemulated: shm, scatter, 1 s takes 1 s, 1 byte stands for 1; timers late" in told.out
+    assert "\nemulated: shm, scatter, 1 s takes 1 s, every byte moved; timers late" in told.out

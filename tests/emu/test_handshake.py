@@ -7,8 +7,9 @@ import pytest
 
 from smartgen.emu.clock import PacedLoop, run
 from smartgen.emu.processes.decode import DecodeProcess
+from smartgen.emu.processes.handshake import _hash_of, facts_of, mismatch
 from smartgen.emu.processes.prefill import PrefillProcess
-from smartgen.emu.processes.words import Frame, Hello, Start, decode, encode
+from smartgen.emu.processes.words import PROTOCOL, Frame, Hello, Start, decode, encode
 from smartgen.emu.settings import Settings
 from smartgen.errors import SmartGenError
 from smartgen.metrics.records import merge
@@ -29,12 +30,18 @@ def statuses(outcome):
 ALL = dict.fromkeys(range(6), "finished")
 
 
+def framed(body):
+    return len(body).to_bytes(4, "big") + body
+
+
 STRANGERS = {
     "silence": b"",
     "garbage": b"GET / HTTP/1.1\r\n\r\n",
     "half a frame": encode(Frame(1, 0.0, Start(0.0)))[:-1],
     "no hello": encode(Frame(1, 0.0, Start(0.0))),
     "an old hello": encode(Frame(1, 0.0, Hello(0, {}, (b"", b""), 1, 1))),
+    "nested too deep": framed(b"\x94\x01\xcb" + bytes(8) + b"\xc0" + b"\x91" * 100_000),
+    "a large frame": (1 << 21).to_bytes(4, "big") + bytes(100),
 }
 
 
@@ -157,3 +164,18 @@ def test_a_prefill_process_that_starts_late_is_found(tiny):
 
     with pytest.raises(SmartGenError, match="seed is 0"):
         run(main(), PacedLoop)
+
+
+def test_a_profile_is_compared_by_what_it_holds(tiny, tmp_path):
+    """Two files may have one name on two machines."""
+    experiment = tiny()
+    told = []
+    for content in (b"one", b"two"):
+        (tmp_path / "p.npz").write_bytes(content)
+        told.append(_hash_of(str(tmp_path / "p.npz")))
+    assert told[0] != told[1]
+    ours = facts_of(experiment, Settings())
+    key = "what the file of profile holds"
+    assert mismatch(PROTOCOL, {**ours, key: told[0]}, {**ours, key: told[1]}) == (
+        f"{key} is not the same at the decoding and at the prefill process"
+    )

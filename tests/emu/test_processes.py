@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from smartgen.emu.processes.receiver import Receiver
 from smartgen.emu.settings import LANES, TRANSPORTS
+from smartgen.emu.transports.protocol import Completion, Opcode, PostRefused, Status
 from smartgen.metrics.records import merge
 from smartgen.sim import SimBackend
 
@@ -135,3 +137,36 @@ def test_links_may_be_the_kernels(tiny, processes):
     assert outcome.emulation["equal_pools"] == 4
     left = [path for path in Path("/run/netns").glob("smartgen-*") if str(os.getpid()) in path.name]
     assert left == []
+
+
+def test_a_layer_with_a_window_has_nothing_before_it(tiny, processes):
+    """Neither sent nor compared, though pages there hold what others have left."""
+    experiment = tiny(
+        "model.model_type=gemma3_text",
+        "+model.sliding_window=50",
+        "+model.sliding_window_pattern=2",
+        "model.window_only=true",
+        "cluster.decode_pool_tokens=320",
+        "workload.output_tokens=8",
+        "policy=full",
+    )
+    outcome = processes(experiment)
+    assert statuses(outcome) == dict.fromkeys(range(4), "finished")
+    assert outcome.emulation["equal_pools"] == 4
+
+
+def test_a_push_that_comes_just_before_its_sender_is_killed_counts():
+    """Its immediate and the flush come in one poll: the receive cannot be posted again."""
+
+    class Killed:
+        def receive(self, wr_id, into):
+            if self.failed:
+                raise PostRefused("failed")
+
+    killed, pushed = Killed(), []
+    killed.failed = False
+    receiver = Receiver(None, "scatter", 0, pushed.append, pushed.append, pytest.fail)
+    receiver.connect(killed, killed)
+    killed.failed = True
+    receiver.push_completed(Completion(0, Opcode.RECV_RDMA_WITH_IMM, Status.SUCCESS, 0, 7))
+    assert pushed == [7]

@@ -36,6 +36,13 @@ def test_of_runs_emulated_alike_the_worst_is_told_in_one_line(told: Told) -> Non
     assert "shaping=none" in second and "transfers" not in second and "pools" not in second
 
 
+def test_who_was_lost_and_what_failed_is_said(told: Told) -> None:
+    failed = told | {"byte_scale": 1, "failures": {"prefill1": "its connection is gone"}}
+    (line,) = emulation_lines([{"emulation": failed}])
+    assert "every byte moved" in line
+    assert line.endswith("; prefill1 failed: its connection is gone")
+
+
 def test_nothing_is_said_of_runs_that_were_not_emulated() -> None:
     assert emulation_lines([{"backend": "sim"}, {"backend": "virtual"}]) == []
 
