@@ -27,6 +27,7 @@ sizes:  ## lines of every package; no file may have more than 400
 
 bench: $(VENV)/.dev  ## measure, and record beside the programs; TRACE=... for Azure's rows
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/serving.py $(TRACE)
 
 format: $(VENV)/.dev

@@ -39,7 +39,13 @@ def facts_of(experiment: Experiment, settings: Settings) -> dict[str, str]:
         "what the file of profile holds": _hash_of(experiment.profile),
         "the requests": hashlib.sha256(repr(experiment.requests).encode()).hexdigest(),
     }
-    return {name: str(value) for name, value in facts.items()}
+    return {name: _text(value) for name, value in facts.items()}
+
+
+def _text(value: object) -> str:
+    """Numbers that are equal read alike: 5 and 5.0."""
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value) if whole else value)  # type: ignore[call-overload]
 
 
 def _flat(path: str, value: object) -> Iterator[tuple[str, object]]:

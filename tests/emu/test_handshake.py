@@ -126,7 +126,7 @@ def meet(ours, theirs, settings):
         (("workload.output_tokens=5",), {}, "workload.output_tokens is 10"),
         ((), {"transport": "shm"}, "emu.transport is tcp"),
         ((), {"byte_scale": 2}, "emu.byte_scale is 1"),
-        ((), {"dilation": 2.0}, "emu.dilation is 1.0"),
+        ((), {"dilation": 2.0}, "emu.dilation is 1 "),
         ((), {"checksum": True}, "emu.checksum is False"),
     ],
 )
