@@ -70,15 +70,22 @@ async def nothing(*_: Any) -> None:
 
 
 class Step:
-    """Acts that do nothing and are over at once."""
+    """Acts that do nothing and are over at once; futures and coroutines as those of nodes are."""
 
     lacks_first_layer, remote = False, True
 
     def __init__(self, num_requests: int, fetches: bool) -> None:
         self.incomplete = list(range(num_requests))
         self._split = SimpleNamespace(remote=fetches)
+        self._over = asyncio.get_running_loop().create_future()
+        self._over.set_result(None)
 
-    project = attend = select = feed_forward = landed = load = fetched = nothing
+    landed = fetched = nothing
+
+    def act(self, *_: Any) -> Any:
+        return self._over
+
+    project = attend = select = feed_forward = load = act
 
     def in_flight(self, layer: int) -> bool:
         return False
