@@ -99,9 +99,7 @@ NOTES = """
   the transfer and its completion. Its default transport on one host copies from process to process
   within the call (CMA). nixl-cu12 1.5.1 is installed without dependencies, which it does not need
   here. Mooncake is mooncake-transfer-engine-non-cuda 0.3.13.post1, which needs libibverbs.so.1.
-- NIXL's spinning ends lose most where other work shares the cores. On idle ones (3 repeats at
-  commit ccb8d30, load average 0.1 before) its pushes over tcp, but for those 16 together, were 1.5
-  to 1.9 times as fast as smartgen's tcp.
+- NIXL's spinning ends lose most where other work shares the cores.
 - Not measured by this program: anything but one host over loopback, RDMA, GPU memory, reads,
   several queue pairs or peers at once, shaped links, asyncio, CPU time, NIXL with a progress
   thread or more workers, notifications and immediates.
